@@ -1,0 +1,360 @@
+// hello-ext: a complete SynapsCLI extension in one file, with Node built-ins only. Its tool `hello`
+// greets someone by name; its hook `before_tool_call` blocks a recursive rm outside /tmp.
+//
+// SynapsCLI starts this file as a process of its own and talks to it over stdin and stdout:
+//   - JSON-RPC 2.0, each message in a frame: "Content-Length: N\r\n\r\n" and N bytes of UTF-8 JSON
+//   - initialize comes first, then tool.call and hook.handle one at a time, shutdown last
+//   - stdout belongs to the frames; what a person should read goes to stderr, SynapsCLI's log
+//
+// To make it yours, edit the constants, the tool and the hook, and .synaps-plugin/plugin.json with
+// them. Cut the guard's rule out whole. Keep the framing, the dispatch and main as they are.
+
+import { Console } from "node:console";
+import { posix } from "node:path";
+
+// ---- Constants ----------------------------------------------------------------------------------
+const NAME = "hello-ext";
+const VERSION = "0.1.0";
+const MAX_HEADER_BYTES = 8 * 1024;
+const MAX_REQUEST_BYTES = 64 * 1024 * 1024;
+const MAX_REPLY_BYTES = 4 * 1024 * 1024; // the runtime takes a larger one for a dead process
+const MAX_ID_LENGTH = 1024; // in UTF-16 code units: a reply has to have room for its id
+// JSON-RPC 2.0
+const ParseError = -32700, InvalidRequest = -32600, InvalidParams = -32602, InternalError = -32603;
+
+// ---- Wire types: names are spelled as on the wire -----------------------------------------------
+type Id = string | number | null;
+/** What each hook may answer besides `continue`, and the permissions it needs in plugin.json. */
+type HookActions = {
+  before_tool_call: // tools.intercept
+    | { action: "block"; reason: string } | { action: "confirm"; message: string }
+    | { action: "modify"; input: unknown };
+  after_tool_call: { action: "replace"; output: string }; // that and tools.transform_output
+  before_message: { action: "inject"; content: string }; // privacy.llm_content
+  on_message_complete: { action: "context_phase"; phase: string }; // that and session.lifecycle
+  on_compaction: never; // privacy.llm_content
+  on_session_start: { action: "inject"; content: string }; // session.lifecycle
+  on_session_end: never; // session.lifecycle
+};
+type HookKind = keyof HookActions;
+type HookResult<K extends HookKind = HookKind> = { action: "continue" } | HookActions[K];
+
+/** The params of hook.handle (runtime). What a kind of hook has no use for is null. */
+type HookEvent = {
+  kind: HookKind;
+  tool_name: string | null; tool_runtime_name: string | null; // the first as the model knows it
+  tool_input: unknown; tool_output: string | null;
+  message: string | null; session_id: string | null; transcript: unknown[] | null; data: unknown;
+};
+
+const isHookEvent = (value: unknown): value is HookEvent => typeof members(value).kind === "string";
+const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+/** The members of an object; of anything else none. */
+const members = (value: unknown): Record<string, unknown> => (isObject(value) ? value : {});
+
+// ---- What people read ---------------------------------------------------------------------------
+const log = (text: string) => console.error(`[${NAME}] ${text.replace(/[\r\n]+/g, " ")}`);
+/** The first 200 code points of a text: `slice` alone can leave half a surrogate pair. */
+const cut = (text: string) => [...text.slice(0, 400)].slice(0, 200).join("");
+/** A string in quotes, cut; of anything else the type (JSON.stringify throws on a deep value). */
+const show = (value: unknown) => typeof value === "string" ? JSON.stringify(cut(value))
+  : value === null ? "null" : Array.isArray(value) ? "array" : typeof value;
+const messageOf = (error: unknown) => (error instanceof Error ? cut(error.message) : show(error));
+
+// ---- Framing ------------------------------------------------------------------------------------
+/** Cuts a stream of bytes, chunked anyhow, into the bodies of its frames. Throws when a header is
+ * broken or the input ends inside a frame: where the next one starts is then anybody's guess. */
+async function* readFrames(input: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  let line = "", header = "", length: number | undefined; // bytes of the body, once it is its turn
+  let body: Buffer | undefined, bodyBytes = 0; // a body that comes in pieces, and what is there
+  for await (let chunk of input) {
+    while (chunk.length > 0 || length === 0) {
+      if (length === undefined) {
+        const end = chunk.indexOf("\n") + 1 || chunk.length;
+        line += chunk.toString("latin1", 0, end);
+        chunk = chunk.subarray(end);
+        if (header.length + line.length > MAX_HEADER_BYTES) throw new Error("header over 8 KiB");
+        if (!line.endsWith("\n")) break;
+        const blank = line === "\n" || line === "\r\n";
+        if (blank && header !== "") length = contentLength(header); // else a stray blank line
+        [header, line] = [blank ? "" : header + line, ""];
+        continue;
+      }
+      const part = chunk.subarray(0, length - bodyBytes);
+      chunk = chunk.subarray(part.length);
+      if (part.length < length) body ??= Buffer.allocUnsafe(length); // else nothing is copied
+      body?.set(part, bodyBytes);
+      bodyBytes += part.length;
+      if (bodyBytes < length) break;
+      yield body ?? part;
+      [length, body, bodyBytes] = [undefined, undefined, 0];
+    }
+  }
+  if (length !== undefined || header + line.trim()) throw new Error("input ended inside a frame");
+}
+
+/** Takes a header without its blank line; gives its Content-Length in bytes. Throws its fault. */
+function contentLength(header: string): number {
+  let length: number | undefined;
+  for (const [, value = ""] of header.matchAll(/^content-length[ \t]*:([^\n]*)/gim)) {
+    if (!/^[ \t]*[0-9]+[ \t]*\r?$/.test(value)) throw new Error(`Content-Length is ${show(value)}`);
+    if (length !== undefined && length !== Number(value)) throw new Error("Content-Length twice");
+    length = Number(value);
+  }
+  if (length === undefined) throw new Error("header without Content-Length");
+  if (length > MAX_REQUEST_BYTES) throw new Error("Content-Length over 64 MiB");
+  return length;
+}
+
+/** Takes a response; gives its frame, header and body in one piece. Throws if it is over 4 MiB. */
+function frame(response: { id: Id; result: unknown } | { id: Id; error: object }): string {
+  const json = JSON.stringify({ jsonrpc: "2.0", ...response });
+  // Half a surrogate pair stands there as an escape, \ud83d, which the runtime cannot parse.
+  const body = json.replace(/\\(?:ud...|.)/g, (escape) => (escape.length > 2 ? "\\ufffd" : escape));
+  const bytes = Buffer.byteLength(body);
+  if (bytes > MAX_REPLY_BYTES) throw new Error(`a reply of ${bytes} bytes is over 4 MiB`);
+  return `Content-Length: ${bytes}\r\n\r\n${body}`;
+}
+const failure = (id: Id, code: number, message: string) => frame({ id, error: { code, message } });
+
+/** Writes to stdout and waits until the reader has taken it. Throws when the reader is gone. */
+const send = (frame: string) => new Promise<void>((resolve, reject) => {
+  process.stdout.write(frame, (error) => (error ? reject(error) : resolve()));
+});
+
+// ---- The tool: to add one, add an entry ---------------------------------------------------------
+/** `call` gets the input as the model wrote it, gives what the model sees, and has 120 seconds. */
+type Call = (input: Record<string, unknown>) => string | Promise<string>;
+type Tool = { name: string; description: string; input_schema: object; call: Call };
+/** What a tool throws when its input is wrong: the model sees the message and can try again. */
+class InvalidInput extends Error {}
+const tools: Tool[] = [
+  {
+    name: "hello", // to the model: hello-ext_hello
+    description: "Greet someone by name",
+    input_schema: { type: "object", properties: { name: { type: "string" } }, required: ["name"] },
+    call: (input) => {
+      const name = input.name ?? "world";
+      if (typeof name !== "string") throw new InvalidInput(`name is ${show(name)}, not a string`);
+      return `Hello, ${name}!`;
+    },
+  },
+];
+
+// ---- The guard's rule ---------------------------------------------------------------------------
+// Takes shell text; gives what a recursive rm in it would remove that is no literal path strictly
+// below /tmp. It runs nothing, takes linear time and throws on what is nested too deep to read.
+const MAX_DEPTH = 32; // of $( $( … ) ) and of bash -c "eval '…'"
+// What may stand before a command: grammar words, and launchers. To add a launcher, add its name.
+const PREFIXES = new Set(`if then elif else while until do ! { coproc function sudo doas env nohup
+  timeout nice ionice time stdbuf setsid exec command builtin busybox watch xargs`.split(/\s+/));
+const WITH_ARGUMENT = /^-(?:[^-]?[CDITUadfgosu]|-(?:user|group|chdir|unset|signal))$/; // of those
+const READS_TEXT = new Set("sh bash dash ksh zsh su eval trap parallel".split(" "));
+const BRINGS_OPERANDS = new Set("xargs parallel -exec -execdir -ok -okdir".split(" "));
+
+// A token outside double quotes ($1: one that only ends a word), and a token inside.
+const BARE = new RegExp([
+  /([ \t]+|\$IFS\b|\$\{IFS\}|(?<![^ \t\n;&|(]|\\[^])#[^\n]*)|\\[^]|'[^']*'|\$'(?:[^\\']|\\[^])*'/,
+  /`(?:[^\\`]|\\[^])*`|\$"|[$<>]\(|[^ \t\n'"`\\$;&|()<>*?[{~]+|[^]/,
+].map(({ source }) => source).join("|"), "y");
+const QUOTED = /\\[\\$`"\n]|`(?:[^\\`]|\\[^])*`|\$\(|[^"\\$`*?[{~]+|[^]/y;
+const DYNAMIC = /[$*?[{~]/; // stands for something that is not in the text
+const REDIRECTION = /<<<|(?:(?<![^ \n;&|])\d+)?(?:&>+|[<>]+[&|-]?) *[^ \n;&|<>]*/g;
+const COMMAND_END = /[\n;&|]| (?:\{|\ue03b|[{\ue07b][}\ue07d] \+)(?= |$)/; // find: \; and {} +
+
+// What is quoted hides at U+E000 and up, where a ";" ends no command and a "$" is a dollar sign.
+const shift = (by: number) => (c: string) => String.fromCharCode(c.charCodeAt(0) + by);
+const hide = (text: string) => text.replace(/[\0-,:-@[-^`{-\x7f]/g, shift(0xe000));
+const reveal = (text: string) => text.replace(/[\ue000-\ue07f]/g, shift(-0xe000));
+
+/** Undoes quoting: gives a script for the text and for each $( ) in it, and what is yet to read. */
+function unquote(text: string, depth: number) {
+  const scripts: string[] = [], nested: string[] = [], outer: [string, boolean][] = [];
+  let script = "", quoted = false, unread = false, at = 0;
+  for (let token = "", gap: string | undefined; at < text.length; at += token.length) {
+    if (depth + outer.length > MAX_DEPTH) throw new Error("the command is nested too deep to read");
+    const lexer = quoted ? QUOTED : BARE;
+    lexer.lastIndex = at;
+    [token = "", gap] = lexer.exec(text) ?? [];
+    if (gap) script += " ";
+    else if (token === "$(" || (!quoted && /^[<>]?\($/.test(token))) {
+      outer.push([script + (token === "(" ? "\n" : "$(…)"), quoted]);
+      [script, quoted] = ["", false];
+    } else if (token === ")" && !quoted) {
+      unread ||= /(?:^|[\n;&|]) *case /.test(script); // its ")" may be one of a pattern
+      scripts.push(script);
+      [script, quoted] = outer.pop() ?? ["", false];
+    } else if (token === '"' || token === '$"') quoted = !quoted;
+    else if (/^`[^]/.test(token)) {
+      nested.push(token.slice(1, -1).replace(quoted ? /\\([\\$`"])/g : /\\([\\$`])/g, "$1"));
+      script += "$(…)";
+    } else if (token === "`" || (token === "'" && !quoted)) break; // left open
+    else if (token === "\\\n") continue;
+    else if (token.startsWith("\\")) script += hide(token.slice(1) || token);
+    else if (quoted) script += DYNAMIC.test(token) ? token : hide(token);
+    else if (token.startsWith("'")) script += hide(token.slice(1, -1));
+    else script += token.startsWith("$'") ? "$" + hide(token) : token;
+  }
+  scripts.push(script, ...outer.map(([script]) => script));
+  unread ||= at < text.length || quoted || outer.length > 0;
+  unread ||= scripts.some((script) => /(?<!<)<<(?!<)/.test(script)); // a here-document
+  return { scripts, nested, unread };
+}
+
+/** The blind reading: quotes and backslashes mean nothing, a separator or line starts a command. */
+function blindly(text: string): string {
+  // What shell_send types: the runtime decodes these escapes and drops ESC and bytes over 127.
+  const typed = text.replace(/\\(?:x([0-9a-fA-F]{1,2})|[tabe0\\])/g, (key, hex) => {
+    const code = key === "\\t" ? 9 : parseInt(hex, 16);
+    return code < 128 && code !== 27 ? String.fromCharCode(code) : "";
+  });
+  const lines = /\\[nr]|[\x01-\x08\x0b-\x1f()]|[ \t]-\w*c[ \t]/g; // the last: bash -c …
+  return typed.replace(/\\\n/g, "").replace(lines, "\n")
+    .replace(/["'\\]/g, "").replace(/#/g, "\\#").replace(/`/g, "$$\n");
+}
+
+/** Takes text, whether no shell has read it, and where it stands; gives the offending operands. */
+function findRemovals(text: string, blind = false, elsewhere = false, depth = 0): string[] {
+  const { scripts, nested, unread } = unquote(blind ? blindly(text) : text, depth);
+  const commands = scripts.flatMap((script) => script.replace(REDIRECTION, " ")
+    .replace(/ -(?:exec|ok)(?:dir)? /g, "\n$&").split(COMMAND_END));
+  return [
+    ...commands.flatMap((command) => judge(command.match(/[^ ]+/g) ?? [], elsewhere, depth)),
+    ...nested.flatMap((inner) => findRemovals(inner, false, elsewhere, depth + 1)),
+    ...(unread && !blind ? findRemovals(text, true, elsewhere, depth) : []),
+  ];
+}
+
+/** Takes the words of one command; gives the offending operands. */
+function judge(words: string[], elsewhere: boolean, depth: number): string[] {
+  for (const [i, word] of words.entries()) {
+    const text = reveal(word), name = text.slice(text.lastIndexOf("/") + 1);
+    elsewhere ||= BRINGS_OPERANDS.has(name);
+    if (name === "rm") return judgeRm(words.slice(i + 1), elsewhere);
+    const inner = () => words.slice(i + 1).map(reveal).join(/sh$|su/.test(name) ? "\n" : " ");
+    if (READS_TEXT.has(name)) return findRemovals(inner(), false, elsewhere, depth + 1);
+    if (WITH_ARGUMENT.test(words[i - 1] ?? "") || /^[-\d]|^[\w[\]]+\+?=/.test(text)) continue;
+    if (!PREFIXES.has(name)) break;
+  }
+  return [];
+}
+
+/** Takes the words behind rm; gives the offending operands. */
+function judgeRm(words: string[], elsewhere: boolean): string[] {
+  const texts = words.map(reveal), end = texts.includes("--") ? texts.indexOf("--") : texts.length;
+  if (!texts.slice(0, end).some((text) => /^-(?:[^-]*[rR]|-r)/.test(text))) return [];
+  const operands = words.filter((_, i) => i > end || !/^-./.test(texts[i] ?? ""));
+  if (elsewhere || operands.length === 0) return ["(operands that are not in the text)"];
+  return operands.filter((word) => DYNAMIC.test(word) || !isBelowTmp(reveal(word))).map(reveal);
+}
+
+/** A path of 4,096 bytes or more cannot exist (Linux); posix.normalize takes quadratic time. */
+const isBelowTmp = (path: string) => path.length < 4096 && /^\/tmp\/./.test(posix.normalize(path));
+
+// ---- The hook: to add one, name it in `hooks` and in plugin.json, and answer it in `onHook` -----
+const hooks: { name: HookKind }[] = [{ name: "before_tool_call" }];
+/** The built-in tools that take shell text, and the field it is in. */
+const fields = new Map([["bash", "command"], ["shell_start", "command"], ["shell_send", "input"]]);
+
+/** Takes an event; gives what to do, within 5 seconds. Where it throws, a tool call is blocked. */
+function onHook(event: HookEvent): HookResult | Promise<HookResult> {
+  return event.kind === "before_tool_call" ? beforeToolCall(event) : { action: "continue" };
+}
+
+function beforeToolCall({ tool_name, tool_input }: HookEvent): HookResult<"before_tool_call"> {
+  const text = members(tool_input)[fields.get(tool_name ?? "") ?? ""] ?? "";
+  if (typeof text !== "string") throw new Error(`the command is ${show(text)}, not a string`);
+  const removals = findRemovals(text, tool_name !== "bash");
+  if (tool_name === "shell_start") removals.push(...judge(text.split(/\s+/).map(hide), false, 0));
+  if (removals[0] === undefined) return { action: "continue" };
+  const reason = `rm -r of ${show(removals[0])}, which is no literal path below /tmp. Name each ` +
+    "path literally below /tmp, or ask the user to run it.";
+  return { action: "block", reason };
+}
+
+// ---- Dispatch -----------------------------------------------------------------------------------
+const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+let isShutDown = false;
+
+/** Takes a request; gives its result. Throws what a tool or a hook throws. */
+async function handle(method: string, params: unknown): Promise<unknown> {
+  switch (method) {
+    case "initialize": // JSON.stringify leaves out each tool's `call`
+      return { name: NAME, version: VERSION, protocol_version: 1, capabilities: { tools, hooks } };
+    case "tool.call": return callTool(members(params));
+    case "hook.handle": return callHook(params);
+    case "shutdown": isShutDown = true; break;
+    default: log(`unknown method ${show(method)}`); // guide: tolerate it
+  }
+  return {};
+}
+
+async function callTool({ name, input }: Record<string, unknown>): Promise<unknown> {
+  const tool = tools.find((tool) => tool.name === name);
+  if (!tool) throw new InvalidInput(`there is no tool ${show(name)}`);
+  if (!isObject(input ?? {})) throw new InvalidInput(`input is ${show(input)}, not an object`);
+  const text = await tool.call(members(input));
+  return { content: text, output: text }; // the runtime reads content, the guide output
+}
+
+/** Takes the runtime's request or the guide's, answers in its words; safely, after a failure. */
+async function callHook(params: unknown, failure?: string): Promise<unknown> {
+  const { hook, context } = members(params), { tool, input, ...rest } = members(context);
+  const names = { tool_name: rest.tool_name ?? tool ?? "bash", tool_input: rest.tool_input ?? input };
+  const event: unknown = isHookEvent(params) ? params : { ...rest, ...names, kind: hook };
+  if (!isHookEvent(event)) return {};
+  let result: HookResult = { action: "continue" };
+  if (failure === undefined) result = await onHook(event);
+  else if (event.kind === "before_tool_call") result = { action: "block", reason: failure };
+  return result.action === "continue" && event !== params ? {} : result;
+}
+
+/** Takes a request; gives the frame of its reply. */
+async function reply(id: Id, method: string, params: unknown): Promise<string> {
+  try {
+    return frame({ id, result: await handle(method, params) });
+  } catch (error) {
+    const message = messageOf(error), invalid = error instanceof InvalidInput;
+    if (method === "tool.call" && invalid) return failure(id, InvalidParams, message);
+    log(`${method} failed: ${message}`);
+    if (method !== "hook.handle") return failure(id, InternalError, message);
+    return frame({ id, result: await callHook(params, message) }); // an error lets the call run
+  }
+}
+
+/** Takes the body of a frame; gives the frame to answer with, or "" where no answer is due. */
+async function answer(body: Buffer): Promise<string> {
+  let message: Record<string, unknown>;
+  try {
+    message = members(JSON.parse(utf8.decode(body)));
+  } catch (error) {
+    return failure(null, ParseError, messageOf(error));
+  }
+  const { id = null, method, params } = message;
+  if (method === undefined && ("result" in message || "error" in message)) return ""; // a response
+  const isShort = typeof id === "string" && id.length <= MAX_ID_LENGTH;
+  const isId = isShort || typeof id === "number" || id === null;
+  if (!isId) return failure(null, InvalidRequest, "an id is a short string, a number or null");
+  if (typeof method !== "string") return failure(id, InvalidRequest, "a request is one object with a method");
+  const frame = await reply(id, method, params);
+  return "id" in message ? frame : ""; // a notification is never answered
+}
+
+// ---- Main ---------------------------------------------------------------------------------------
+async function main(): Promise<void> {
+  Object.assign(console, new Console(process.stderr)); // so that console.log cannot break a frame
+  for (const stream of [process.stdout, process.stderr]) stream.on("error", () => {}); // peer gone
+  try {
+    if (process.stdin.isTTY) throw new Error("is started by SynapsCLI; to see it work: npm test");
+    for await (const body of readFrames(process.stdin)) {
+      await send(await answer(body));
+      if (isShutDown) break;
+    }
+  } catch (error) {
+    log(messageOf(error));
+    process.exitCode = 1;
+  }
+}
+
+void main();
