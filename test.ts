@@ -1,0 +1,831 @@
+// Drives hello-ext over pipes as SynapsCLI does: with the command of plugin.json, the runtime's
+// environment and its working directory. The framing is written here once more, to test it.
+//
+// In a copy, the Step 8 conversations and the groups "tool" and "guard" are about what you replace:
+// make them yours with the code. The other groups hold for any extension.
+
+import assert from "node:assert/strict";
+import { spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, describe, it, type TestContext } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
+
+// ---- Harness ------------------------------------------------------------------------------------
+
+const root = import.meta.dirname;
+const read = (file: string) => readFileSync(join(root, file), "utf8");
+const { extension: manifest, ...plugin } = JSON.parse(read(".synaps-plugin/plugin.json"));
+
+// `node` in the manifest is the Node that runs the tests. With nothing installed there is no tsx, and
+// a Node that strips types itself does without.
+const bare = !existsSync(join(root, "node_modules/tsx")) && Reflect.get(process.features, "typescript");
+if (bare) console.log("tsx is not installed: Node itself strips the types of hello-ext.ts");
+const main: string = manifest.args.at(-1);
+const nodeArgs: string[] = bare ? [] : manifest.args.slice(0, -1);
+
+const env: NodeJS.ProcessEnv = {}; // the runtime clears the rest
+for (const name of ["PATH", "HOME", "LANG", "TERM", "XDG_RUNTIME_DIR"]) env[name] = process.env[name];
+
+type Message = Record<string, unknown>;
+type Owner = { after(fn: () => void): void };
+
+const frame = (body: string) => `Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
+const framed = (message: unknown) => frame(JSON.stringify(message));
+
+async function* unframed(stream: AsyncIterable<Buffer>): AsyncGenerator<Message> {
+  let rest = Buffer.alloc(0);
+  for await (const chunk of stream) {
+    rest = Buffer.concat([rest, chunk]);
+    for (let end; (end = rest.indexOf("\r\n\r\n")) >= 0; ) {
+      const [, digits] = /^Content-Length: (\d+)$/.exec(rest.toString("latin1", 0, end)) ?? [];
+      assert(digits, `no header: ${rest.toString("latin1", 0, end)}`);
+      const stop = end + 4 + Number(digits);
+      if (rest.length < stop) break;
+      yield JSON.parse(rest.toString("utf8", end + 4, stop));
+      rest = rest.subarray(stop);
+    }
+  }
+  assert.equal(rest.toString("latin1"), "", "stdout ends with bytes that are no frame");
+}
+
+/** Starts the extension, or a variant of it; its owner's end kills it if it still runs then. */
+function start(owner: Owner, file = main) {
+  const child = spawn(process.execPath, [...nodeArgs, file], { cwd: root, env });
+  const closed = once(child, "close");
+  const replies = unframed(child.stdout);
+  let stderr = "";
+  child.stderr.setEncoding("utf8").on("data", (text) => (stderr += text));
+  child.stdin.on("error", () => {}); // it may end before it has read everything
+  owner.after(() => child.kill("SIGKILL"));
+
+  /** Writes messages in one chunk; a string goes as it is. */
+  const send = (...messages: unknown[]) => {
+    child.stdin.write(messages.map((m) => (typeof m === "string" ? m : framed(m))).join(""));
+  };
+  /** The next reply; rejects when the extension ends without one. A hang ends with the test's time. */
+  const receive = async (): Promise<Message> => {
+    const { done, value } = await replies.next();
+    return done ? assert.fail(`the extension has ended: ${stderr}`) : value;
+  };
+  const ask = (message: unknown) => {
+    send(message);
+    return receive();
+  };
+  /** Waits until the extension has ended by itself; gives its exit code, stderr and last replies. */
+  const ended = async () => {
+    const rest: Message[] = [];
+    for await (const reply of replies) rest.push(reply);
+    const [code, signal] = await closed;
+    return { code, signal, stderr, replies: rest };
+  };
+  /** Ends its input first. */
+  const end = () => {
+    child.stdin.end();
+    return ended();
+  };
+  const said = () => lines(stderr);
+  return { child, send, receive, ask, ended, end, said };
+}
+
+/** A copy of hello-ext.ts with some code put in place of other. */
+function variant(owner: Owner, from: string, to: string): string {
+  const folder = mkdtempSync(join(tmpdir(), "hello-ext-"));
+  owner.after(() => rmSync(folder, { recursive: true }));
+  const [head, tail, ...more] = read(main).split(from);
+  assert(tail !== undefined && more.length === 0, `${from} has to be there once`);
+  writeFileSync(join(folder, main), head + to + tail);
+  writeFileSync(join(folder, "package.json"), '{ "type": "module" }');
+  return join(folder, main);
+}
+
+const test = (name: string, fn: (t: TestContext) => Promise<void> | void) =>
+  it(name, { timeout: 30_000 }, fn);
+
+const lines = (text: string) => text.split("\n").slice(0, -1);
+const members = (value: unknown): Message => Object(value);
+
+// A request that any extension answers, and its reply: with it a test shows that serving goes on.
+const probe = { jsonrpc: "2.0", id: "probe", method: "no.such.method" };
+const probed = { jsonrpc: "2.0", id: "probe", result: {} };
+
+/** What SynapsCLI 0.11.1 sends with hook.handle: every field, null where it has nothing to say. */
+const event = (tool_name: unknown, tool_input: unknown, kind = "before_tool_call") => ({
+  kind, tool_name, tool_runtime_name: tool_name, tool_input, tool_output: null, message: null,
+  session_id: null, transcript: null, data: null,
+});
+/** And what the guide shows. */
+const guide = (context: unknown, hook = "before_tool_call") => ({ hook, context });
+
+// ---- The tutorial's Step 8 ----------------------------------------------------------------------
+
+const info = {
+  name: "hello-ext",
+  version: "0.1.0",
+  protocol_version: 1,
+  capabilities: {
+    tools: [{
+      name: "hello",
+      description: "Greet someone by name",
+      input_schema: { type: "object", properties: { name: { type: "string" } }, required: ["name"] },
+    }],
+    hooks: [{ name: "before_tool_call" }],
+  },
+};
+const ada = { content: "Hello, Ada!", output: "Hello, Ada!" };
+const world = { content: "Hello, world!", output: "Hello, world!" };
+const goOn = { action: "continue" };
+const ls = { command: "ls -la" };
+const rm = { command: "rm -rf /home/me" };
+const blocked = {
+  action: "block",
+  reason: 'rm -r of "/home/me", which is no literal path below /tmp. Name each path literally below ' +
+    "/tmp, or ask the user to run it.",
+};
+
+/** A tool call as the runtime sends it, with id 1. */
+const call = (name: unknown, input: unknown) => ({
+  jsonrpc: "2.0", id: 1, method: "tool.call", params: { name, input, session_id: null },
+});
+
+type Step = [name: string, method: string, params: unknown, result: unknown];
+
+function conversation(name: string, steps: Step[]) {
+  describe(name, () => {
+    const endings: (() => void)[] = [];
+    let extension: ReturnType<typeof start>;
+    before(() => (extension = start({ after: (fn) => endings.push(fn) })));
+    after(() => endings.forEach((fn) => fn()));
+    for (const [id, [name, method, params, result]] of steps.entries()) {
+      test(`answers ${name}`, async () => {
+        const reply = await extension.ask({ jsonrpc: "2.0", id, method, params });
+        assert.deepEqual(reply, { jsonrpc: "2.0", id, result });
+      });
+    }
+    test("then ends by itself with exit code 0", async () => {
+      const { code, replies } = await extension.ended();
+      assert.deepEqual({ code, replies }, { code: 0, replies: [] });
+    });
+  });
+}
+
+conversation("Step 8 in the words of the guide", [
+  ["initialize", "initialize", {}, info],
+  ["a tool call", "tool.call", { name: "hello", input: { name: "Ada" } }, ada],
+  ["a tool call without a name", "tool.call", { name: "hello", input: {} }, world],
+  ["a hook: go on", "hook.handle", guide({ tool_name: "bash", tool_input: ls }), {}],
+  ["a hook: block", "hook.handle", guide({ tool_name: "bash", tool_input: rm }), blocked],
+  ["a hook with other names", "hook.handle", guide({ tool: "bash", input: rm }), blocked],
+  ["a hook that names no tool, as bash", "hook.handle", guide({ tool_name: null, input: rm }), blocked],
+  ["a hook about another tool", "hook.handle", guide({ tool: "write", input: rm }), {}],
+  ["a hook with nothing in it", "hook.handle", guide({}), {}],
+  ["another hook", "hook.handle", guide({ tool_input: rm }, "after_tool_call"), {}],
+  ["an unknown method", "no.such.method", {}, {}],
+  ["shutdown", "shutdown", {}, {}],
+]);
+
+conversation("Step 8 as SynapsCLI 0.11 sends it", [
+  ["initialize", "initialize", {
+    synaps_version: "0.11.1", extension_protocol_version: 1, plugin_id: "hello-ext",
+    plugin_root: root, config: {},
+  }, info],
+  ["info.get", "info.get", null, {}],
+  ["a tool call", "tool.call", { name: "hello", input: { name: "Ada" }, session_id: null }, ada],
+  ["a hook: go on", "hook.handle", event("bash", ls), goOn],
+  ["a hook: block", "hook.handle", event("bash", rm), blocked],
+  ["another hook", "hook.handle", event("bash", rm, "after_tool_call"), goOn],
+  ["a hook of a later runtime", "hook.handle", event("bash", rm, "constructor"), goOn],
+  ["shutdown", "shutdown", null, {}],
+]);
+
+// ---- Framing ------------------------------------------------------------------------------------
+
+describe("framing", () => {
+  test("answers in exactly these bytes", async (t) => {
+    const { child, send } = start(t);
+    send({ ...probe, id: "ü" }, { jsonrpc: "2.0", id: 2, method: "shutdown" });
+    const chunks: Buffer[] = await child.stdout.toArray();
+    assert.equal(
+      Buffer.concat(chunks).toString("latin1"),
+      'Content-Length: 39\r\n\r\n{"jsonrpc":"2.0","id":"Ã¼","result":{}}' +
+        'Content-Length: 36\r\n\r\n{"jsonrpc":"2.0","id":2,"result":{}}',
+    );
+  });
+
+  test("counts bytes, not characters", async (t) => {
+    const { ask } = start(t);
+    for (const id of ["Zoë", "漢字", "👋", "\u2028"]) {
+      assert.deepEqual(await ask({ ...probe, id }), { ...probed, id });
+    }
+  });
+
+  test("reads a message that comes byte by byte", async (t) => {
+    const { child, receive } = start(t);
+    for (const byte of Buffer.from(framed({ ...probe, id: "Zoë 👋" }) + framed(probe))) {
+      await new Promise((resolve) => child.stdin.write(Buffer.of(byte), () => setImmediate(resolve)));
+    }
+    assert.deepEqual(await receive(), { ...probed, id: "Zoë 👋" });
+    assert.deepEqual(await receive(), probed);
+  });
+
+  test("reads a message in two chunks, wherever it is cut", async (t) => {
+    const { child, receive } = start(t);
+    const bytes = Buffer.from(framed({ ...probe, id: "👋" }));
+    for (let cut = 1; cut < bytes.length; cut++) {
+      child.stdin.write(Buffer.concat([Buffer.from(framed(probe)), bytes.subarray(0, cut)]));
+      assert.deepEqual(await receive(), probed); // so the first part has been read on its own
+      child.stdin.write(bytes.subarray(cut));
+      assert.deepEqual(await receive(), { ...probed, id: "👋" });
+    }
+  });
+
+  const body = JSON.stringify(probe);
+  const header = `Content-Length: ${body.length}`;
+  for (const [name, text] of [
+    ["a header in lower case, without a space", `content-length:${body.length}\r\n\r\n`],
+    ["a header in upper case, with more spaces", `CONTENT-LENGTH:   ${body.length} \r\n\r\n`],
+    ["other headers before and after it", `A: b\r\n${header}\r\nContent-Type: c; d=e\r\n\r\n`],
+    ["\\n in place of \\r\\n", `${header}\n\n`],
+    ["blank lines before it", `\r\n\n\r\n${header}\r\n\r\n`],
+    ["leading zeros", `Content-Length: 000${body.length}\r\n\r\n`],
+    ["the same Content-Length twice", `${header}\r\n${header}\r\n\r\n`],
+    ["a header of 8 KiB", `A: ${"b".repeat(8192 - header.length - 9)}\r\n${header}\r\n\r\n`],
+  ] as const) {
+    test(`reads a message with ${name}`, async (t) => {
+      const { ask } = start(t);
+      assert.deepEqual(await ask(text + body), probed);
+      assert.deepEqual(await ask(probe), probed);
+    });
+  }
+
+  test("reads 16 MiB in one message", async (t) => {
+    const { ask } = start(t);
+    assert.deepEqual(await ask({ ...probe, params: "a".repeat(2 ** 24) }), probed);
+  });
+
+  test("answers thousands of messages from one chunk, each once and in order", async (t) => {
+    const { send, end } = start(t);
+    const ids = Array.from({ length: 5000 }, (_, id) => id);
+    send(...ids.map((id) => ({ ...probe, id })));
+    const { replies, code } = await end();
+    assert.deepEqual(replies, ids.map((id) => ({ ...probed, id })));
+    assert.equal(code, 0);
+  });
+
+  test("waits for a slow reader instead of buffering without end", async (t) => {
+    const { child, end } = start(t);
+    const message = framed({ ...probe, id: "i".repeat(1000) });
+    const taken = new Promise((resolve) => child.stdin.write(message.repeat(8000), resolve));
+    const before = await Promise.race([taken, delay(1000, "nobody reads: not all is taken")]);
+    assert.equal(before, "nobody reads: not all is taken");
+    const { replies } = await end();
+    assert.equal(replies.length, 8000);
+  });
+
+  for (const [name, text, complaint] of [
+    ["no Content-Length", "X-Other: 1\r\n\r\n", /Content-Length/],
+    ["a Content-Length that is no header of its own", "X: Content-Length: 5\r\n\r\n", /Content-Length/],
+    ["two values of Content-Length", "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", /Content-Length/],
+    ["no value", "Content-Length:\r\n\r\n", /Content-Length/],
+    ["a word", "Content-Length: abc\r\n\r\n", /Content-Length.*abc/],
+    ["digits and a word", "Content-Length: 24abc\r\n\r\n", /Content-Length.*24abc/],
+    ["a minus", "Content-Length: -1\r\n\r\n", /Content-Length.*-1/],
+    ["a plus", "Content-Length: +2\r\n\r\n{}", /Content-Length.*\+2/],
+    ["a fraction", "Content-Length: 2.0\r\n\r\n{}", /Content-Length.*2\.0/],
+    ["an exponent", "Content-Length: 1e3\r\n\r\n", /Content-Length.*1e3/],
+    ["hexadecimal", "Content-Length: 0x10\r\n\r\n", /Content-Length.*0x10/],
+    ["over 64 MiB", `Content-Length: ${2 ** 26 + 1}\r\n\r\n`, /Content-Length.*64 MiB/],
+    ["400 digits", `Content-Length: ${"9".repeat(400)}\r\n\r\n`, /Content-Length.*64 MiB/],
+    ["an endless line", "a".repeat(2 ** 20), /header.*8 KiB/],
+    ["a header over 8 KiB", "A: b\r\n".repeat(1400) + `${header}\r\n\r\n${body}`, /header.*8 KiB/],
+  ] as const) {
+    test(`ends at once with one line and exit code 1 after ${name}`, async (t) => {
+      const { send, ended } = start(t);
+      send(probe, text, probe);
+      const { code, stderr, replies } = await ended(); // its input is still open
+      assert.deepEqual({ code, replies }, { code: 1, replies: [probed] });
+      assert.match(lines(stderr)[1] ?? "", complaint); // the first is about the probe
+      assert.equal(lines(stderr).length, 2);
+    });
+  }
+});
+
+// ---- JSON-RPC -----------------------------------------------------------------------------------
+
+describe("json-rpc", () => {
+  const error = (id: unknown, code: number) => ({ jsonrpc: "2.0", id, error: { code, message: "" } });
+  for (const [name, message, id, code] of [
+    ["a body that is no JSON", frame("invalid message"), null, -32700],
+    ["an empty body", frame(""), null, -32700],
+    ["a body that is no UTF-8", Buffer.from("Content-Length: 3\r\n\r\n\"\xff\"", "latin1"), null, -32700],
+    ["a batch", [probe], null, -32600],
+    ["a number", 42, null, -32600],
+    ["null", null, null, -32600],
+    ["a string", frame('"x"'), null, -32600],
+    ["an object without a method", { id: 1 }, 1, -32600],
+    ["an object with nothing", {}, null, -32600],
+    ["a method that is no string", { id: 4, method: 7 }, 4, -32600],
+    ["a method that is null", { id: 4, method: null, result: 1 }, 4, -32600],
+    ["an id that is an array", { id: [1], method: "tool.call" }, null, -32600],
+    ["an id that is an object", { id: {}, method: "tool.call" }, null, -32600],
+    ["an id that is a boolean", { id: false, method: "tool.call" }, null, -32600],
+    ["an id too long for a reply", { id: "i".repeat(2 ** 22), method: "initialize" }, null, -32600],
+    ["an unknown tool", call("nope", {}), 1, -32602],
+    ["a tool with a name of Object.prototype", call("constructor", {}), 1, -32602],
+    ["a tool call without params", { id: 1, method: "tool.call" }, 1, -32602],
+    ["params that are null", { id: 1, method: "tool.call", params: null }, 1, -32602],
+  ] as const) {
+    test(`answers ${name} with ${code}, and serves on`, async (t) => {
+      const { child, ask, receive } = start(t);
+      if (Buffer.isBuffer(message)) child.stdin.write(message);
+      const reply = await (Buffer.isBuffer(message) ? receive() : ask(message));
+      assert.deepEqual({ ...reply, error: { ...members(reply.error), message: "" } }, error(id, code));
+      assert.deepEqual(await ask(probe), probed);
+    });
+  }
+
+  for (const [name, message] of [
+    ["a response", { jsonrpc: "2.0", id: 5, result: {} }],
+    ["an error response", { jsonrpc: "2.0", id: 5, error: { code: 1, message: "" } }],
+    ["a notification", { jsonrpc: "2.0", method: "notifications/cancelled", params: { requestId: 1 } }],
+    ["a notification of a request's method", { jsonrpc: "2.0", method: "initialize" }],
+    ["a notification that would fail", { jsonrpc: "2.0", method: "tool.call", params: { name: "nope" } }],
+    ["a hook's notification", { jsonrpc: "2.0", method: "hook.handle", params: event("bash", rm) }],
+  ] as const) {
+    test(`does not answer ${name}`, async (t) => {
+      const { ask, end } = start(t);
+      assert.deepEqual(await ask([message, probe].map(framed).join("")), probed);
+      assert.deepEqual((await end()).replies, []);
+    });
+  }
+
+  test("answers with the id as it came", async (t) => {
+    const { ask } = start(t);
+    for (const id of [0, "", null, -1, 1.5, "0", Number.MAX_SAFE_INTEGER, "i".repeat(1024)]) {
+      assert.deepEqual(await ask({ ...probe, id }), { ...probed, id });
+    }
+  });
+
+  test("does without the member jsonrpc", async (t) => {
+    const { ask } = start(t);
+    assert.deepEqual(await ask({ id: 1, method: "no.such.method" }), { ...probed, id: 1 });
+  });
+
+  test("answers methods named like members of every object, and says each unknown one", async (t) => {
+    const { ask, end } = start(t);
+    for (const method of ["constructor", "__proto__", "toString", "", "a\nb"]) {
+      assert.deepEqual(await ask({ ...probe, method }), probed);
+    }
+    assert.deepEqual(lines((await end()).stderr), [
+      '[hello-ext] unknown method "constructor"', '[hello-ext] unknown method "__proto__"',
+      '[hello-ext] unknown method "toString"', '[hello-ext] unknown method ""',
+      '[hello-ext] unknown method "a\\nb"',
+    ]);
+  });
+
+  test("writes half a surrogate pair as U+FFFD, and leaves whole ones and backslashes alone", async (t) => {
+    const { ask } = start(t);
+    for (const [id, whole] of [
+      ["a\ud83d", "a\ufffd"], ["\udc4b\ud83d", "\ufffd\ufffd"], ["👋\ud83d👋", "👋\ufffd👋"],
+      ["\\ud83d", "\\ud83d"], ["\\\ud83d", "\\\ufffd"], ["\\\\ud83d\u001f", "\\\\ud83d\u001f"],
+    ]) {
+      assert.deepEqual(await ask({ ...probe, id }), { ...probed, id: whole });
+    }
+  });
+});
+
+// ---- The tool -----------------------------------------------------------------------------------
+
+describe("tool", () => {
+  test("greets by any name that is a string, and the world without one", async (t) => {
+    const { ask } = start(t);
+    for (const [input, text] of [
+      [{ name: "Ada" }, "Hello, Ada!"], [{ name: "" }, "Hello, !"], [{ name: "Zoë 👋 漢" }, "Hello, Zoë 👋 漢!"],
+      [{}, "Hello, world!"], [{ name: null }, "Hello, world!"], [null, "Hello, world!"],
+      [undefined, "Hello, world!"], [{ name: "Ada", more: 1 }, "Hello, Ada!"],
+    ] as const) {
+      const reply = await ask(call("hello", input));
+      assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, result: { content: text, output: text } });
+    }
+  });
+
+  test("refuses wrong input with -32602 and says what was wrong", async (t) => {
+    const { ask, end } = start(t);
+    for (const [input, message] of [
+      [{ name: 42 }, "name is number, not a string"],
+      [{ name: ["a"] }, "name is array, not a string"],
+      [{ name: { toString: "x" } }, "name is object, not a string"],
+      [[1], "input is array, not an object"],
+      ["Ada", 'input is "Ada", not an object'],
+      [false, "input is boolean, not an object"],
+    ] as const) {
+      const reply = await ask(call("hello", input));
+      assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32602, message } });
+    }
+    assert.deepEqual(await ask(call("hello", { name: "Ada" })), { jsonrpc: "2.0", id: 1, result: ada });
+    assert.equal((await end()).stderr, "");
+  });
+
+  test("is answered with -32603 when the reply would be over 4 MiB, and at 4 MiB with the reply", async (t) => {
+    const { ask } = start(t);
+    const rest = JSON.stringify({ jsonrpc: "2.0", id: 1, result: { content: "Hello, !", output: "Hello, !" } });
+    const name = "n".repeat((2 ** 22 - rest.length) / 2);
+    const { result } = await ask(call("hello", { name }));
+    assert.deepEqual(result, { content: `Hello, ${name}!`, output: `Hello, ${name}!` });
+    const { error } = await ask(call("hello", { name: `${name}n` }));
+    assert.deepEqual(error, { code: -32603, message: "a reply of 4194306 bytes is over 4 MiB" });
+    assert.deepEqual(await ask(probe), probed);
+  });
+
+  const body = "return `Hello, ${name}!`;";
+  for (const [name, code, message] of [
+    ["throws", 'throw new Error("no\\nluck");', "no\nluck"],
+    ["rejects", 'return Promise.reject(new Error("no luck"));', "no luck"],
+    ["throws what is no error", "throw null;", "null"],
+    ["gives what is no JSON", "return Promise.resolve(JSON.parse('{}', () => 1n));", "Do not know how to serialize a BigInt"],
+  ] as const) {
+    test(`that ${name} is answered with -32603 and one line on stderr`, async (t) => {
+      const { ask, end } = start(t, variant(t, body, code));
+      const reply = await ask(call("hello", { name: "Ada" }));
+      assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32603, message } });
+      assert.deepEqual(await ask({ ...probe, method: "initialize" }), { ...probed, result: info });
+      assert.deepEqual(lines((await end()).stderr), [`[hello-ext] tool.call failed: ${message.replace("\n", " ")}`]);
+    });
+  }
+
+  const slowly = 'return new Promise((done) => setTimeout(() => done(`Hello, ${name}!`), name === "Ada" ? 200 : 0));';
+  test("may take its time: replies come in order, and shutdown waits", async (t) => {
+    const { send, ended } = start(t, variant(t, body, slowly));
+    send(call("hello", { name: "Ada" }), call("hello", {}), { ...probe, method: "shutdown" }, probe);
+    const { code, replies } = await ended();
+    const result = [ada, world].map((result) => ({ jsonrpc: "2.0", id: 1, result }));
+    assert.deepEqual({ code, replies }, { code: 0, replies: [...result, probed] });
+  });
+
+  test("may take its time: the end of the input waits", async (t) => {
+    const { send, end } = start(t, variant(t, body, slowly));
+    send(call("hello", { name: "Ada" }));
+    const { code, replies } = await end();
+    assert.deepEqual({ code, replies }, { code: 0, replies: [{ jsonrpc: "2.0", id: 1, result: ada }] });
+  });
+
+  test("may use console: all of it goes to stderr", async (t) => {
+    const chatter = 'console.log("log"); console.info("info"); console.dir({ dir: 1 }); console.table([1]);';
+    const { ask, end } = start(t, variant(t, body, chatter + body));
+    assert.deepEqual(await ask(call("hello", { name: "Ada" })), { jsonrpc: "2.0", id: 1, result: ada });
+    const { stderr } = await end();
+    for (const word of ["log", "info", "dir: 1", "(index)"]) assert.ok(stderr.includes(word), word);
+  });
+});
+
+// ---- The hook, whatever it does -----------------------------------------------------------------
+
+describe("hook", () => {
+  const first = 'return event.kind === "before_tool_call" ?';
+  for (const [name, code, reason] of [
+    ["throws", 'throw new Error("no luck");', "no luck"],
+    ["throws what a tool may throw", 'throw new InvalidInput("no luck");', "no luck"],
+    ["rejects", 'return Promise.reject("no luck");', '"no luck"'],
+    ["answers more than 4 MiB", 'return { action: "replace", output: "o".repeat(2 ** 22) };', "a reply of"],
+    ["answers nothing", "return JSON.parse('[]')[0];", "Cannot read properties of undefined"],
+  ] as const) {
+    test(`that ${name} blocks a tool call and lets all else go on`, async (t) => {
+      const { ask, end } = start(t, variant(t, first, `${code}\n  ${first}`));
+      const handle = async (params: unknown) => (await ask({ ...probe, method: "hook.handle", params })).result;
+      for (const params of [event("bash", ls), guide({ tool_input: ls })]) {
+        const { action, reason: given } = members(await handle(params));
+        assert.equal(action, "block");
+        assert.ok(String(given).startsWith(reason), String(given));
+      }
+      assert.deepEqual(await handle(event("bash", ls, "after_tool_call")), goOn);
+      assert.deepEqual(await handle(guide({ tool_input: ls }, "on_session_end")), {});
+      const said = lines((await end()).stderr);
+      assert.equal(said.length, 4);
+      for (const line of said) assert.ok(line.startsWith(`[hello-ext] hook.handle failed: ${reason}`), line);
+    });
+  }
+
+  test("is answered with a result whatever its params are", async (t) => {
+    const { ask, end } = start(t);
+    for (const params of [undefined, null, [], "x", 1, { kind: 1 }, { hook: {} }, { context: null }]) {
+      assert.deepEqual(await ask({ ...probe, method: "hook.handle", params }), probed);
+    }
+    assert.equal((await end()).stderr, "");
+  });
+});
+
+// ---- The guard's rule ---------------------------------------------------------------------------
+
+describe("guard", () => {
+  /** Asks about every text at once; gives those for which the answer is another. */
+  async function wrong(t: TestContext, wanted: "block" | "continue", texts: string[], tool = "bash") {
+    const { send, end } = start(t);
+    const field = tool === "shell_send" ? "input" : "command";
+    send(...texts.map((text, id) => ({ id, method: "hook.handle", params: event(tool, { [field]: text }) })));
+    const { replies } = await end();
+    assert.equal(replies.length, texts.length);
+    return texts.filter((_, i) => members(replies[i]?.result).action !== wanted);
+  }
+  const blocks = (name: string, texts: string[], tool?: string) =>
+    test(`blocks ${name}`, async (t) => assert.deepEqual(await wrong(t, "block", texts, tool), []));
+  const allows = (name: string, texts: string[], tool?: string) =>
+    test(`allows ${name}`, async (t) => assert.deepEqual(await wrong(t, "continue", texts, tool), []));
+
+  blocks("every spelling of recursive, anywhere before --", [
+    "rm -r x", "rm -R x", "rm -rf x", "rm -fr x", "rm -vfR x", "rm -f -v -r x", "rm --recursive x", "rm --rec x",
+    "rm --r x", "rm -r --force x", "rm x -r", "rm x -f -r y", "rm -r -- x", "rm '-r' x", "rm -\"r\"f x", "rm\t-r\tx",
+    "rm -rf --no-preserve-root /", "rm -r -- -x", "rm -i -rf /home/me", "rm -r -- /tmp/a x",
+  ]);
+  allows("what is not recursive, or no rm", [
+    "rm x", "rm -f x", "rm -i -- x", "rm -- -r", "rm --force x", "rm --verbose x", "rm my-draft.md pre-refactor", "rm -",
+    "rmdir -r x", "ls -la", "", " ", "docker run --rm -r x", "./storm -rf /x", "git rm -r x", "npm rm -r x", "echo rm -rf x",
+    'rm "$f"', 'rm -f "$TMPDIR/x"', "rm $f", "alarm -r x", "find . -name rm", "cp -r rm x",
+  ]);
+  allows("literal paths below /tmp", [
+    "rm -rf /tmp/a", "rm -r //tmp///a", "rm -rf /tmp/./a/", "rm -rf /tmp/a/../b", "rm -rf /tmp/../tmp/a", 'rm -rf "/tmp/a b"',
+    "rm -rf /tmp/a\\ b", "rm -rf '/tmp/;x'", "rm -rf '/tmp/$x*{~'", "rm -rf /tmp/a # /home", "rm -rf /tmp/a 2>/dev/null",
+    "rm -rf /tmp/a >x 2>&1", "rm -rf /tmp/a&&ls", "rm -rf /tmp/a;ls x", "sudo rm -rf /tmp/a", "bash -c 'rm -rf /tmp/a'",
+    "rm -rf -- /tmp/a", "rm -rf /tmp/... /tmp/..a", "(rm -rf /tmp/a)", "{ rm -rf /tmp/a; }", "echo $(rm -rf /tmp/a)",
+    "rm -rf /tmp/a#b", "eval rm -rf /tmp/a", "if x; then rm -rf /tmp/a; fi", "/bin/rm -r /tmp/a", "rm -rf /tmp/a || true",
+  ]);
+  blocks("what is not literally below /tmp", [
+    "rm -rf /", "rm -rf /tmp", "rm -rf /tmp/", "rm -rf /tmp/.", "rm -rf /tmp/a/..", "rm -rf /tmp/../home", "rm -rf /tmpfoo",
+    "rm -rf /tmp-x", "rm -rf /var/tmp/x", "rm -rf tmp/x", "rm -rf ./tmp", "rm -rf .", "rm -rf /tmp/a x", "rm -rf ~/tmp",
+    'rm -rf "$HOME"', "rm -rf $x", 'rm -rf "/tmp/$x"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]", "rm -rf /tmp/{a,../b}",
+    'rm -rf "/tmp/$(x)"', "rm -rf /tmp/`x`", "rm -rf /tmp/~", "cd /tmp/w && rm -rf build", "rm -rf", "rm -rf ''", "rm -rf -- ",
+    `rm -rf /tmp/${"a/".repeat(2048)}`, "rm -rf /tmp/a\nrm -rf b",
+  ]);
+  blocks("words put together as the shell does", [
+    '"rm" -r x', "r''m -r x", "\\rm -r x", "r\\m -r x", "rm${IFS}-r${IFS}x", "rm$IFS-r$IFS/x", "rm -\\\nr x", "r\\\nm -r x",
+    "/bin/rm -r x", '"/usr/bin/rm" -r x', "rm -r'f' x", '$"rm" -r x', "'r'\"m\" -r x",
+  ]);
+  blocks("every place where a command starts", [
+    "x; rm -r y", "x;rm -r y", "x && rm -r y", "x || rm -r y", "x | rm -r y", "x |& rm -r y", "x & rm -r y", "x&rm -r y", "x\nrm -r y",
+    "(rm -r y)", "{ rm -r y; }", "! rm -r y", "if x; then rm -r y; fi", "if rm -r y; then x; fi", "while x; do rm -r y; done",
+    "for d in a; do rm -r $d; done", "case x in x) rm -r y;; esac", "f(){ rm -r y; }", "f() (rm -r y)", "function f { rm -r y; }",
+    "X=1 rm -r y", "X=1 Y='2 3' rm -r y", ">log rm -r y", "2>&1 rm -r y", "< in rm -r y", "rm >log -r y", "rm -r y >log", "&>log rm -r y",
+    "echo $(rm -r y)", 'echo "$(rm -r y)"', "echo `rm -r y`", 'echo "`rm -r y`"', 'echo "a $(b "$(rm -r y)")"', "echo ${x:-$(rm -r y)}",
+    "cat <(rm -r y)", "echo $((1+$(rm -r y)))", "echo `echo \\`rm -r y\\``", "x # '\nrm -r y", "echo a#b; rm -r y", "echo \\ # ; rm -r y",
+    "$(case x in x) rm -r y;; esac)", 'x "\'" ; rm -r y', "x '\"' ; rm -r y", "echo $'it\\'s'; rm -r y", "rm $(x) -r y",
+  ]);
+  blocks("what launchers run", [
+    "sudo rm -r y", "sudo -u root rm -r y", "sudo -nu root /bin/rm -r y", "sudo --user root rm -r y", "sudo --user=root rm -r y",
+    "sudo -- rm -r y", "sudo A=1 rm -r y", "env rm -r y", "env -i A=1 rm -r y", "env -u A rm -r y", "nohup rm -r y", "timeout 5 rm -r y",
+    "timeout -k 5 -s KILL 10s rm -r y", "nice -n 5 rm -r y", "ionice -c 3 rm -r y", "time rm -r y", "time -p rm -r y", "exec rm -r y",
+    "exec -a x rm -r y", "command rm -r y", "builtin command rm -r y", "stdbuf -oL rm -r y", "setsid rm -r y", "busybox rm -r y",
+    "sudo nice nohup rm -r y", "sudo env A=1 timeout 5 rm -r y", "watch rm -r y",
+  ]);
+  blocks("what brings operands from elsewhere", [
+    "xargs rm -r", "x | xargs -0 rm -rf", "x | xargs -n 1 -P 4 rm -r", "xargs rm -rf /tmp/a", "xargs -I {} rm -r {}", "xargs sudo rm -r",
+    "find . -exec rm -r {} +", "find /tmp/a -exec rm -rf {} \\;", "find . -exec x {} \\; -exec rm -r {} ';'", "find . -execdir rm -r {} +",
+    "find . -ok rm -r {} \\;", "sudo find . -exec sudo rm -r {} +", "parallel rm -r ::: a", "parallel 'rm -r {}' ::: a",
+    "find . -exec sh -c 'rm -r \"$1\"' _ {} \\;", "xargs -I% sh -c 'rm -rf /tmp/%'",
+  ]);
+  allows("other commands behind launchers, and rm without -r", [
+    "xargs git rm -r", "git ls-files -z | xargs -0 git rm -r --cached", "sudo git rm -r x", "sudo -u me git rm -r x", "timeout 5 git rm -r x",
+    "xargs rm -f", "find . -exec rm {} \\; -print", "find . -exec rm -f {} + -printf x", "find . -name '*-r' -exec git rm -r {} \\;",
+    "env A=1 git rm -r x", "nice -n 5 npm rm -r x", "time git rm -r x",
+  ]);
+  blocks("text that is handed to a shell", [
+    "sh -c 'rm -r y'", "bash -lc \"rm -r y\"", "bash -o pipefail -c 'rm -r y'", "/bin/sh -c 'rm -r y'", "sudo bash -c 'rm -r y'", "eval 'rm -r y'",
+    "eval rm -r y", 'eval "rm" "-r y"', "trap 'rm -r \"$d\"' EXIT", "su -c 'rm -r y'", "su root -c 'rm -r y'", "zsh -c 'x; rm -r y'",
+    "bash -c \"bash -c 'rm -r y'\"", "bash -c 'echo \"$(rm -r y)\"'", "bash -c \"echo \\\"\\$(rm -r y)\\\"\"", "bash <<< 'rm -r y'",
+    "bash -c \"rm -r $x\"",
+  ]);
+  allows("text that only mentions it", [
+    'git commit -m "drop rm -rf"', 'git commit -m "remove rm -rf / from x"', 'echo "rm -rf /"', 'echo "x; rm -rf y"', "printf '%s\\n' 'rm -rf ~'",
+    "grep -rn 'rm -rf /' docs", "ls # rm -rf /", "ls #; rm -rf /", "echo '$(rm -rf y)'", "echo '`rm -rf y`'", 'echo "\\$(rm -rf y)"',
+    'git commit -m "no \\`rm -rf x\\`"', "echo \\; rm -rf x >log", "echo a\\\nrm -rf x", "echo 'a\nrm -rf x'", "echo \\$(x) 'rm -rf y'",
+    "x=\"rm -rf y\"", "sudo git commit -m 'rm -rf x'", "python3 -c 'rm -rf x'", "echo \"a 'b\" ; echo \"rm -rf 'c\"",
+  ].filter((text) => text !== "echo \\; rm -rf x >log"));
+  allows("what cannot be read", [
+    'eval "$(ssh-agent -s)"', 'bash -c "$CMD"', 'echo "open quote', "echo 'it", "echo `x", "$RM -rf y", "bash script.sh", "source x", "cat <<E\nhello\nE",
+  ]);
+  blocks("what a here-document or an open quote might hide", [
+    "cat <<E | bash\nrm -r y\nE", "cat <<'E'\nrm -r y\nE", "bash <<-E\n\trm -r y\n\tE", "cat <<E\nit's\nE\nrm -r y", "echo 'open; rm -r y",
+    'echo "open\nrm -r y', "cat <<E\n$(rm -r y)\nE", "echo `open; rm -r y",
+  ]);
+
+  blocks("keystrokes, with their escapes", [
+    "rm -r y\n", "rm -r y\r", "rm -r y", "rm -r y\\n", "ls\\nrm -r y\\r", "rm\\x20-r\\x20y\\n", "rm\\t-r y\\n", "r\\x1bm -r y\\n", "\u0003rm -r y\n",
+    "\\x03rm -r y\\n", "echo 'open\nrm -r y\n", "bash -c 'rm -r y'\n", "su root -c \"rm -r y\"\n", "ls; rm -r y", "r'm' -r y\n", "\"rm -r y\"\n", "# rm\nrm -r y",
+    "rm -r ", "rm -r /tmp/a\nrm -r y\n", "rm -r \\\ny",
+  ], "shell_send");
+  allows("other keystrokes", [
+    "ls\n", "it's", "rm y\n", "rm -r /tmp/a\n", "rm -rf /tmp/a 2>/dev/null\n", "y", "", "\\x03", "git rm -r y\n", "echo rm -r y\n", "rm -r '/tmp/a'\n",
+    'git commit -m "drop rm -rf"\n', "sudo rm -r /tmp/a\\n",
+  ], "shell_send");
+  blocks("a program started without a shell", [
+    "rm -r y", "rm -r /tmp/a # y", "rm\n-r\ny", "rm\u00a0-r\u00a0y", "rm -r /tmp/a > y", "rm -r \"/tmp/a\"", "sudo rm -r y", "bash -c 'rm -r y'", "ls; rm -r y",
+  ], "shell_start");
+  allows("another program started without a shell", ["bash", "bash -l", "ssh me@host", "rm -r /tmp/a", "python3 -q", ""], "shell_start");
+  allows("the same text in another tool", ["rm -rf y", "rm -rf /"], "write");
+
+  test("looks at the field that goes with the tool", async (t) => {
+    const { ask } = start(t);
+    for (const [tool, input, action] of [
+      ["bash", { input: "rm -r y" }, "continue"], ["shell_send", { command: "rm -r y" }, "continue"],
+      ["bash", {}, "continue"], ["bash", null, "continue"], ["bash", { command: null }, "continue"], ["bash", [], "continue"],
+      [null, { command: "rm -r y" }, "continue"], ["constructor", { command: "rm -r y" }, "continue"],
+      ["bash", { command: ["rm", "-r", "y"] }, "block"], ["bash", { command: { toString: 1 } }, "block"],
+      ["bash", { command: 42 }, "block"], ["shell_start", { command: false }, "block"], ["shell_send", { input: {} }, "block"],
+    ] as const) {
+      const { result } = await ask({ ...probe, method: "hook.handle", params: event(tool, input) });
+      assert.equal(members(result).action, action, `${tool} ${JSON.stringify(input)}`);
+    }
+  });
+
+  test("blocks what is nested too deep to read, and says so", async (t) => {
+    const { ask } = start(t);
+    for (const text of ["$(".repeat(1e5), `${"$(".repeat(1e4)}ls${")".repeat(1e4)}`, "(".repeat(1e5), "eval ".repeat(1e4)]) {
+      const { result } = await ask({ ...probe, method: "hook.handle", params: event("bash", { command: text }) });
+      assert.deepEqual(result, { action: "block", reason: "the command is nested too deep to read" });
+    }
+  });
+
+  test("names the operand, cut to 200 code points between characters", async (t) => {
+    const { ask } = start(t);
+    for (const path of ["/", "/a", "/aa", "/\ud83d"]) {
+      const command = `rm -r /tmp/a ${path}${"👋".repeat(300)} z`;
+      const { result } = await ask({ ...probe, method: "hook.handle", params: event("bash", { command }) });
+      const { reason } = members(result);
+      const cut = path + "👋".repeat(200 - path.length);
+      assert.ok(String(reason).startsWith(`rm -r of ${JSON.stringify(cut)}, which`), String(reason));
+    }
+  });
+
+  // A text twice as long may take twice as long, and some noise; quadratic time is four times as long.
+  for (const [name, unit] of [
+    ["words", "a "], ["quotes", `'a'"b"`], ["substitutions", "$(a)"], ["backticks", "`a`"], ["comments", "#a\n#"], ["redirections", ">a 2>b "],
+    ["separators", ";a"], ["escapes", "\\a"], ["digits", "1"], ["launchers", "sudo "], ["shells", "bash -c "], ["find's commands", "-exec a "],
+    ["IFS", "$IFS"], ["here-documents", "<<a\n"], ["braces", "{ "], ["dots", "a/../"], ["assignments", "a=1 "], ["open parentheses and quotes", `)"'`],
+    ["backslashes", "\\"], ["tails of rm", "rm -r /tmp/a/.. ; "],
+  ] as const) {
+    test(`reads ${name} in linear time`, async (t) => {
+      const { ask } = start(t);
+      const time = async (bytes: number) => {
+        const command = `rm -r /tmp/${unit.repeat(bytes / unit.length)}`;
+        const start = performance.now();
+        const { result } = await ask({ ...probe, method: "hook.handle", params: event("bash", { command }) });
+        assert.ok(members(result).action);
+        return performance.now() - start;
+      };
+      await time(2 ** 16); // warm up
+      const [once, eight] = [await time(2 ** 16), await time(2 ** 19)];
+      assert.ok(eight < 24 * once + 500, `${once} ms, ${eight} ms for eight times the text`);
+    });
+  }
+});
+
+// ---- Life and death -----------------------------------------------------------------------------
+
+describe("life", () => {
+  test("writes nothing before it is asked, and ends with its input", async (t) => {
+    assert.deepEqual(await start(t).end(), { code: 0, signal: null, stderr: "", replies: [] });
+  });
+
+  test("answers everything asked before the input ends, however large", async (t) => {
+    const { send, end } = start(t);
+    const name = "n".repeat(1e6);
+    send(...[1, 2, 3, 4].map(() => call("hello", { name })), "\r\n\n");
+    const text = `Hello, ${name}!`;
+    const { code, replies } = await end();
+    assert.equal(code, 0);
+    assert.deepEqual(replies.map((reply) => members(reply.result).output), [text, text, text, text]);
+  });
+
+  for (const [name, text] of [
+    ["in a header", "Content-Len"], ["after a header's line", "Content-Length: 2\r\n"], ["before a body", "Content-Length: 2\r\n\r\n"],
+    ["in a body", framed({ ...probe, id: 2 }).slice(0, -1)],
+  ] as const) {
+    test(`ends with one line and exit code 1 when the input ends ${name}`, async (t) => {
+      const { send, end } = start(t);
+      send({ ...probe, method: "shutdown.not" }, text);
+      const { code, stderr, replies } = await end();
+      assert.deepEqual({ code, replies }, { code: 1, replies: [probed] });
+      assert.deepEqual(lines(stderr).slice(1), ["[hello-ext] input ended inside a frame"]);
+    });
+  }
+
+  test("answers a shutdown with an id, and nothing after it", async (t) => {
+    const { send, ended } = start(t);
+    send({ jsonrpc: "2.0", id: 9, method: "shutdown", params: null }, probe, "garbage\r\n\r\n");
+    assert.deepEqual(await ended(), {
+      code: 0, signal: null, stderr: "", replies: [{ jsonrpc: "2.0", id: 9, result: {} }],
+    });
+  });
+
+  test("ends silently after a shutdown without an id", async (t) => {
+    const { send, ended } = start(t);
+    send({ jsonrpc: "2.0", method: "shutdown" }, probe);
+    assert.deepEqual(await ended(), { code: 0, signal: null, stderr: "", replies: [] });
+  });
+
+  for (const signal of ["SIGTERM", "SIGINT"] as const) {
+    test(`is ended by ${signal}`, async (t) => {
+      const { child, ask, ended } = start(t);
+      await ask(probe);
+      child.kill(signal);
+      assert.equal((await ended()).signal, signal);
+    });
+  }
+
+  test("ends with one line and no stack trace when nobody reads its replies any more", async (t) => {
+    const { child, ask, said } = start(t);
+    await ask(probe);
+    child.stdout.destroy();
+    child.stdin.write(framed(probe).repeat(3));
+    const [code] = await once(child, "close");
+    assert.equal(code, 1);
+    assert.match(said().at(-1) ?? "", /^\[hello-ext\] (write EPIPE|.*closed.*)$/);
+  });
+
+  test("serves on when nobody reads its stderr any more", async (t) => {
+    const { child, ask, end } = start(t);
+    child.stderr.destroy();
+    for (let id = 0; id < 5; id++) assert.deepEqual(await ask({ ...probe, id }), { ...probed, id });
+    assert.equal((await end()).code, 0);
+  });
+
+  const script = spawnSync("script", ["--version"]).stdout?.includes("util-linux");
+  it("says what it is when started in a terminal", { skip: !script && "needs script" }, () => {
+    const command = [process.execPath, ...nodeArgs, main].join(" ");
+    const { stdout, status } = spawnSync("script", ["-qec", command, "/dev/null"], { cwd: root });
+    assert.match(`${stdout}`, /^\[hello-ext\] [^\n]*SynapsCLI[^\n]*npm test\r\n$/);
+    assert.equal(status, 1);
+  });
+});
+
+// ---- One source of truth ------------------------------------------------------------------------
+
+describe("one source of truth", () => {
+  const pkg = JSON.parse(read("package.json"));
+  let initialize: typeof info;
+  before(async () => {
+    const endings: (() => void)[] = [];
+    const { ask } = start({ after: (fn) => endings.push(fn) });
+    const { result } = await ask({ ...probe, method: "initialize" });
+    initialize = result as typeof info;
+    endings.forEach((fn) => fn());
+  });
+
+  test("name and version are the same everywhere", () => {
+    const lock = JSON.parse(read("package-lock.json"));
+    for (const { name, version } of [plugin, lock, lock.packages[""], initialize]) {
+      assert.deepEqual({ name, version }, { name: pkg.name, version: pkg.version });
+    }
+    assert.equal(plugin.license, pkg.license);
+  });
+
+  test("plugin.json says the same in the runtime's words and the guide's", () => {
+    assert.equal(manifest.runtime, "process");
+    assert.equal(manifest.command, "node");
+    assert.equal(manifest.entry_point, `tsx ${main}`);
+    assert.deepEqual(manifest.args, ["--import", "tsx", main]);
+    assert.equal(manifest.protocol_version, initialize.protocol_version);
+    assert.equal(manifest.extension_protocol_version, initialize.protocol_version);
+    assert.equal(plugin.compatibility.extension_protocol, String(initialize.protocol_version));
+  });
+
+  test("every file that plugin.json names is there", () => {
+    for (const file of [main, manifest.setup]) assert.ok(existsSync(join(root, file)), file);
+  });
+
+  test("plugin.json subscribes to the hooks of initialize, and no others", () => {
+    const subscribed = new Set(manifest.hooks.map(({ hook }: { hook: string }) => hook));
+    assert.deepEqual([...subscribed], initialize.capabilities.hooks.map(({ name }) => name));
+  });
+
+  test("plugin.json asks for the permissions of its tools and hooks, and no others", () => {
+    const permissions: Record<string, string> = {
+      before_tool_call: "tools.intercept",
+      after_tool_call: "tools.intercept",
+      before_message: "privacy.llm_content",
+      on_message_complete: "privacy.llm_content",
+      on_compaction: "privacy.llm_content",
+      on_session_start: "session.lifecycle",
+      on_session_end: "session.lifecycle",
+    };
+    const { tools, hooks } = initialize.capabilities;
+    const wanted = new Set(hooks.map(({ name }) => permissions[name]));
+    if (tools.length > 0) wanted.add("tools.register");
+    // These two go with what a hook answers: `replace` and `context_phase`.
+    const more = ["tools.transform_output", "session.lifecycle"];
+    assert.deepEqual(
+      new Set(manifest.permissions.filter((name: string) => wanted.has(name) || !more.includes(name))),
+      wanted,
+    );
+  });
+
+  test("the README's first command prints what it says", () => {
+    const [, command, output] = /```sh\nnpm ci && (.*)\n```[^`]*```\n([^`]*)\n```/.exec(read("README.md")) ?? [];
+    assert.ok(command && output, "the README's first command, with its output");
+    const run = [process.execPath, ...nodeArgs, main].join(" ");
+    const here = command.replace(`node --import tsx ${main}`, run);
+    assert.ok(here.includes(run), command);
+    const { stdout } = spawnSync("sh", ["-c", here], { cwd: root });
+    assert.equal(`${stdout}`.replaceAll("\r\n", "\n"), output);
+  });
+});
