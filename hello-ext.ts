@@ -38,7 +38,6 @@ type HookActions = {
 };
 type HookKind = keyof HookActions;
 type HookResult<K extends HookKind = HookKind> = { action: "continue" } | HookActions[K];
-
 /** The params of hook.handle (runtime). What a kind of hook has no use for is null. */
 type HookEvent = {
   kind: HookKind;
@@ -47,11 +46,11 @@ type HookEvent = {
   message: string | null; session_id: string | null; transcript: unknown[] | null; data: unknown;
 };
 
-const isHookEvent = (value: unknown): value is HookEvent => typeof members(value).kind === "string";
 const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 /** The members of an object; of anything else none. */
 const members = (value: unknown): Record<string, unknown> => (isObject(value) ? value : {});
+const isHookEvent = (value: unknown): value is HookEvent => typeof members(value).kind === "string";
 
 // ---- What people read ---------------------------------------------------------------------------
 const log = (text: string) => console.error(`[${NAME}] ${text.replace(/[\r\n]+/g, " ")}`);
@@ -99,7 +98,7 @@ function contentLength(header: string): number {
   let length: number | undefined;
   for (const [, value = ""] of header.matchAll(/^content-length[ \t]*:([^\n]*)/gim)) {
     if (!/^[ \t]*[0-9]+[ \t]*\r?$/.test(value)) throw new Error(`Content-Length is ${show(value)}`);
-    if (length !== undefined && length !== Number(value)) throw new Error("Content-Length twice");
+    if (length !== undefined && length !== Number(value)) throw new Error("two Content-Lengths");
     length = Number(value);
   }
   if (length === undefined) throw new Error("header without Content-Length");
@@ -145,28 +144,28 @@ const tools: Tool[] = [
 // ---- The guard's rule ---------------------------------------------------------------------------
 // Takes shell text; gives what a recursive rm in it would remove that is no literal path strictly
 // below /tmp. It runs nothing, takes linear time and throws on what is nested too deep to read.
-const MAX_DEPTH = 32; // of $( $( … ) ) and of bash -c "eval '…'"
-// What may stand before a command: grammar words, and launchers. To add a launcher, add its name.
+const MAX_DEPTH = 16; // of $( $( … ) ) and of bash -c "eval '…'"
+// What may stand before a command: grammar words, and launchers. To add a launcher, add its name,
+// and to TAKES_NEXT its options that take the next word.
 const PREFIXES = new Set(`if then elif else while until do ! { coproc function sudo doas env nohup
   timeout nice ionice time stdbuf setsid exec command builtin busybox watch xargs`.split(/\s+/));
-const WITH_ARGUMENT = /^-(?:[^-]?[CDITUadfgosu]|-(?:user|group|chdir|unset|signal))$/; // of those
+const TAKES_NEXT = /^(?:function|coproc|-[^-]*[CDITUadfgosu]|--(?:user|group|chdir|unset|signal))$/;
 const READS_TEXT = new Set("sh bash dash ksh zsh su eval trap parallel".split(" "));
 const BRINGS_OPERANDS = new Set("xargs parallel -exec -execdir -ok -okdir".split(" "));
-
 // A token outside double quotes ($1: one that only ends a word), and a token inside.
 const BARE = new RegExp([
   /([ \t]+|\$IFS\b|\$\{IFS\}|(?<![^ \t\n;&|(]|\\[^])#[^\n]*)|\\[^]|'[^']*'|\$'(?:[^\\']|\\[^])*'/,
-  /`(?:[^\\`]|\\[^])*`|\$"|[$<>]\(|[^ \t\n'"`\\$;&|()<>*?[{~]+|[^]/,
+  /""|\$\{[^{}'"`$()\\]*\}|`(?:[^\\`]|\\[^])*`|\$"|[$<>]\(|[^ \t\n'"`\\$;&|()<>*?[{~]+|[^]/,
 ].map(({ source }) => source).join("|"), "y");
 const QUOTED = /\\[\\$`"\n]|`(?:[^\\`]|\\[^])*`|\$\(|[^"\\$`*?[{~]+|[^]/y;
 const DYNAMIC = /[$*?[{~]/; // stands for something that is not in the text
-const REDIRECTION = /<<<|(?:(?<![^ \n;&|])\d+)?(?:&>+|[<>]+[&|-]?) *[^ \n;&|<>]*/g;
-const COMMAND_END = /[\n;&|]| (?:\{|\ue03b|[{\ue07b][}\ue07d] \+)(?= |$)/; // find: \; and {} +
+const REDIRECTION = /<<<|(?:(?<![^ \n;&|])(?:\d+|\{\w+\}))?(?:&>+|[<>]+[&|-]?) *[^ \n;&|<>]*/g;
+const COMMAND_END = /[\n;&|]| (?:\ue03b|[{\ue07b][}\ue07d] \+)(?= |$)/; // find: \; and {} +
 
 // What is quoted hides at U+E000 and up, where a ";" ends no command and a "$" is a dollar sign.
 const shift = (by: number) => (c: string) => String.fromCharCode(c.charCodeAt(0) + by);
 const hide = (text: string) => text.replace(/[\0-,:-@[-^`{-\x7f]/g, shift(0xe000));
-const reveal = (text: string) => text.replace(/[\ue000-\ue07f]/g, shift(-0xe000));
+const reveal = (text: string) => text.replace(/[\ue000-\ue07f]/g, shift(-0xe000)).replace("\0", "");
 
 /** Undoes quoting: gives a script for the text and for each $( ) in it, and what is yet to read. */
 function unquote(text: string, depth: number) {
@@ -180,7 +179,7 @@ function unquote(text: string, depth: number) {
     if (gap) script += " ";
     else if (token === "$(" || (!quoted && /^[<>]?\($/.test(token))) {
       outer.push([script + (token === "(" ? "\n" : "$(…)"), quoted]);
-      [script, quoted] = ["", false];
+      [script, quoted] = [token === "(" && text[at - 1] === "=" ? ": " : "", false]; // a=(data)
     } else if (token === ")" && !quoted) {
       unread ||= /(?:^|[\n;&|]) *case /.test(script); // its ")" may be one of a pattern
       scripts.push(script);
@@ -193,8 +192,8 @@ function unquote(text: string, depth: number) {
     else if (token === "\\\n") continue;
     else if (token.startsWith("\\")) script += hide(token.slice(1) || token);
     else if (quoted) script += DYNAMIC.test(token) ? token : hide(token);
-    else if (token.startsWith("'")) script += hide(token.slice(1, -1));
-    else script += token.startsWith("$'") ? "$" + hide(token) : token;
+    else if (/^['"]/.test(token)) script += hide(token.slice(1, -1)) || "\ue000"; // "" is a word
+    else script += /^\$['{]/.test(token) ? "$" + hide(token) : token;
   }
   scripts.push(script, ...outer.map(([script]) => script));
   unread ||= at < text.length || quoted || outer.length > 0;
@@ -205,13 +204,11 @@ function unquote(text: string, depth: number) {
 /** The blind reading: quotes and backslashes mean nothing, a separator or line starts a command. */
 function blindly(text: string): string {
   // What shell_send types: the runtime decodes these escapes and drops ESC and bytes over 127.
-  const typed = text.replace(/\\(?:x([0-9a-fA-F]{1,2})|[tabe0\\])/g, (key, hex) => {
+  const keys = text.replace(/\\(?:x([0-9a-fA-F]{1,2})|[tabe0\\])/g, (key, hex) => {
     const code = key === "\\t" ? 9 : parseInt(hex, 16);
     return code < 128 && code !== 27 ? String.fromCharCode(code) : "";
-  });
-  const lines = /\\[nr]|[\x01-\x08\x0b-\x1f()]|[ \t]-\w*c[ \t]/g; // the last: bash -c …
-  return typed.replace(/\\\n/g, "").replace(lines, "\n")
-    .replace(/["'\\]/g, "").replace(/#/g, "\\#").replace(/`/g, "$$\n");
+  }).replace(/\\[nr]|[\x01-\x08\x0b-\x1f()]|[ \t]-\w*c[ \t]/g, "\n"); // the last: bash -c …
+  return keys.replace(/\\\n|["'\\]/g, "").replace(/#/g, "\\#").replace(/`/g, "$$\n");
 }
 
 /** Takes text, whether no shell has read it, and where it stands; gives the offending operands. */
@@ -231,10 +228,12 @@ function judge(words: string[], elsewhere: boolean, depth: number): string[] {
   for (const [i, word] of words.entries()) {
     const text = reveal(word), name = text.slice(text.lastIndexOf("/") + 1);
     elsewhere ||= BRINGS_OPERANDS.has(name);
+    const read = (from: number, glue: string) =>
+      findRemovals(words.slice(from).map(reveal).join(glue), false, elsewhere, depth + 1);
     if (name === "rm") return judgeRm(words.slice(i + 1), elsewhere);
-    const inner = () => words.slice(i + 1).map(reveal).join(/sh$|su/.test(name) ? "\n" : " ");
-    if (READS_TEXT.has(name)) return findRemovals(inner(), false, elsewhere, depth + 1);
-    if (WITH_ARGUMENT.test(words[i - 1] ?? "") || /^[-\d]|^[\w[\]]+\+?=/.test(text)) continue;
+    if (READS_TEXT.has(name)) return read(i + 1, /sh$|su/.test(name) ? "\n" : " ");
+    if (TAKES_NEXT.test(words[i - 1] ?? "") || /^$|^[-+]|^\.?\d|=/.test(text)) continue;
+    if (i > 0 && /[ \t\n]/.test(text)) return read(i, " "); // watch 'rm -r x'
     if (!PREFIXES.has(name)) break;
   }
   return [];
@@ -259,7 +258,8 @@ const fields = new Map([["bash", "command"], ["shell_start", "command"], ["shell
 
 /** Takes an event; gives what to do, within 5 seconds. Where it throws, a tool call is blocked. */
 function onHook(event: HookEvent): HookResult | Promise<HookResult> {
-  return event.kind === "before_tool_call" ? beforeToolCall(event) : { action: "continue" };
+  if (event.kind === "before_tool_call") return beforeToolCall(event);
+  return { action: "continue" };
 }
 
 function beforeToolCall({ tool_name, tool_input }: HookEvent): HookResult<"before_tool_call"> {
@@ -300,9 +300,9 @@ async function callTool({ name, input }: Record<string, unknown>): Promise<unkno
 
 /** Takes the runtime's request or the guide's, answers in its words; safely, after a failure. */
 async function callHook(params: unknown, failure?: string): Promise<unknown> {
-  const { hook, context } = members(params), { tool, input, ...rest } = members(context);
-  const names = { tool_name: rest.tool_name ?? tool ?? "bash", tool_input: rest.tool_input ?? input };
-  const event: unknown = isHookEvent(params) ? params : { ...rest, ...names, kind: hook };
+  const { hook, context } = members(params), { tool, input, ...own } = members(context);
+  const names = { tool_name: own.tool_name ?? tool ?? "bash", tool_input: own.tool_input ?? input };
+  const event: unknown = isHookEvent(params) ? params : { ...own, ...names, kind: hook };
   if (!isHookEvent(event)) return {};
   let result: HookResult = { action: "continue" };
   if (failure === undefined) result = await onHook(event);
@@ -335,8 +335,8 @@ async function answer(body: Buffer): Promise<string> {
   if (method === undefined && ("result" in message || "error" in message)) return ""; // a response
   const isShort = typeof id === "string" && id.length <= MAX_ID_LENGTH;
   const isId = isShort || typeof id === "number" || id === null;
-  if (!isId) return failure(null, InvalidRequest, "an id is a short string, a number or null");
-  if (typeof method !== "string") return failure(id, InvalidRequest, "a request is one object with a method");
+  if (!isId) return failure(null, InvalidRequest, "the id is no number, null or short string");
+  if (typeof method !== "string") return failure(id, InvalidRequest, "not an object with a method");
   const frame = await reply(id, method, params);
   return "id" in message ? frame : ""; // a notification is never answered
 }

@@ -483,7 +483,7 @@ describe("tool", () => {
 // ---- The hook, whatever it does -----------------------------------------------------------------
 
 describe("hook", () => {
-  const first = 'return event.kind === "before_tool_call" ?';
+  const first = 'if (event.kind === "before_tool_call") return';
   for (const [name, code, reason] of [
     ["throws", 'throw new Error("no luck");', "no luck"],
     ["throws what a tool may throw", 'throw new InvalidInput("no luck");', "no luck"],
@@ -534,91 +534,120 @@ describe("guard", () => {
     test(`allows ${name}`, async (t) => assert.deepEqual(await wrong(t, "continue", texts, tool), []));
 
   blocks("every spelling of recursive, anywhere before --", [
-    "rm -r x", "rm -R x", "rm -rf x", "rm -fr x", "rm -vfR x", "rm -f -v -r x", "rm --recursive x", "rm --rec x",
-    "rm --r x", "rm -r --force x", "rm x -r", "rm x -f -r y", "rm -r -- x", "rm '-r' x", "rm -\"r\"f x", "rm\t-r\tx",
-    "rm -rf --no-preserve-root /", "rm -r -- -x", "rm -i -rf /home/me", "rm -r -- /tmp/a x",
+    "rm -r x", "rm -R x", "rm -rf x", "rm -fr x", "rm -vfR x", "rm -f -v -r x", "rm --recursive x",
+    "rm --rec x", "rm --r x", "rm -r --force x", "rm x -r", "rm x -f -r y", "rm -r -- x",
+    "rm '-r' x", "rm -\"r\"f x", "rm\t-r\tx", "rm -rf --no-preserve-root /", "rm -r -- -x",
+    "rm -i -rf /home/me", "rm -r -- /tmp/a x",
   ]);
   allows("what is not recursive, or no rm", [
-    "rm x", "rm -f x", "rm -i -- x", "rm -- -r", "rm --force x", "rm --verbose x", "rm my-draft.md pre-refactor", "rm -",
-    "rmdir -r x", "ls -la", "", " ", "docker run --rm -r x", "./storm -rf /x", "git rm -r x", "npm rm -r x", "echo rm -rf x",
-    'rm "$f"', 'rm -f "$TMPDIR/x"', "rm $f", "alarm -r x", "find . -name rm", "cp -r rm x",
+    "rm x", "rm -f x", "rm -i -- x", "rm -- -r", "rm --force x", "rm --verbose x",
+    "rm my-draft.md pre-refactor", "rm -", "rmdir -r x", "ls -la", "", " ", "docker run --rm -r x",
+    "./storm -rf /x", "git rm -r x", "npm rm -r x", "echo rm -rf x", 'rm "$f"', 'rm -f "$TMPDIR/x"',
+    "rm $f", "alarm -r x", "find . -name rm", "cp -r rm x",
   ]);
   allows("literal paths below /tmp", [
-    "rm -rf /tmp/a", "rm -r //tmp///a", "rm -rf /tmp/./a/", "rm -rf /tmp/a/../b", "rm -rf /tmp/../tmp/a", 'rm -rf "/tmp/a b"',
-    "rm -rf /tmp/a\\ b", "rm -rf '/tmp/;x'", "rm -rf '/tmp/$x*{~'", "rm -rf /tmp/a # /home", "rm -rf /tmp/a 2>/dev/null",
-    "rm -rf /tmp/a >x 2>&1", "rm -rf /tmp/a&&ls", "rm -rf /tmp/a;ls x", "sudo rm -rf /tmp/a", "bash -c 'rm -rf /tmp/a'",
-    "rm -rf -- /tmp/a", "rm -rf /tmp/... /tmp/..a", "(rm -rf /tmp/a)", "{ rm -rf /tmp/a; }", "echo $(rm -rf /tmp/a)",
-    "rm -rf /tmp/a#b", "eval rm -rf /tmp/a", "if x; then rm -rf /tmp/a; fi", "/bin/rm -r /tmp/a", "rm -rf /tmp/a || true",
+    "rm -rf /tmp/a", "rm -r //tmp///a", "rm -rf /tmp/./a/", "rm -rf /tmp/a/../b",
+    "rm -rf /tmp/../tmp/a", 'rm -rf "/tmp/a b"', "rm -rf /tmp/a\\ b", "rm -rf '/tmp/;x'",
+    "rm -rf '/tmp/$x*{~'", "rm -rf /tmp/a # /home", "rm -rf /tmp/a 2>/dev/null",
+    "rm -rf /tmp/a >x 2>&1", "rm -rf /tmp/a&&ls", "rm -rf /tmp/a;ls x", "sudo rm -rf /tmp/a",
+    "bash -c 'rm -rf /tmp/a'", "rm -rf -- /tmp/a", "rm -rf /tmp/... /tmp/..a", "(rm -rf /tmp/a)",
+    "{ rm -rf /tmp/a; }", "echo $(rm -rf /tmp/a)", "rm -rf /tmp/a#b", "eval rm -rf /tmp/a",
+    "if x; then rm -rf /tmp/a; fi", "/bin/rm -r /tmp/a", "rm -rf /tmp/a || true",
   ]);
   blocks("what is not literally below /tmp", [
-    "rm -rf /", "rm -rf /tmp", "rm -rf /tmp/", "rm -rf /tmp/.", "rm -rf /tmp/a/..", "rm -rf /tmp/../home", "rm -rf /tmpfoo",
-    "rm -rf /tmp-x", "rm -rf /var/tmp/x", "rm -rf tmp/x", "rm -rf ./tmp", "rm -rf .", "rm -rf /tmp/a x", "rm -rf ~/tmp",
-    'rm -rf "$HOME"', "rm -rf $x", 'rm -rf "/tmp/$x"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]", "rm -rf /tmp/{a,../b}",
-    'rm -rf "/tmp/$(x)"', "rm -rf /tmp/`x`", "rm -rf /tmp/~", "cd /tmp/w && rm -rf build", "rm -rf", "rm -rf ''", "rm -rf -- ",
-    `rm -rf /tmp/${"a/".repeat(2048)}`, "rm -rf /tmp/a\nrm -rf b",
+    "rm -rf /", "rm -rf /tmp", "rm -rf /tmp/", "rm -rf /tmp/.", "rm -rf /tmp/a/..",
+    "rm -rf /tmp/../home", "rm -rf /tmpfoo", "rm -rf /tmp-x", "rm -rf /var/tmp/x", "rm -rf tmp/x",
+    "rm -rf ./tmp", "rm -rf .", "rm -rf /tmp/a x", "rm -rf ~/tmp", 'rm -rf "$HOME"', "rm -rf $x",
+    'rm -rf "/tmp/$x"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]",
+    "rm -rf /tmp/{a,../b}", 'rm -rf "/tmp/$(x)"', "rm -rf /tmp/`x`", "rm -rf /tmp/~",
+    "cd /tmp/w && rm -rf build", "rm -rf", "rm -rf ''", "rm -rf -- ", 'rm -rf /tmp/a ""',
+    "rm { -r /tmp/a", `rm -rf /tmp/${"a/".repeat(2048)}`, "rm -rf /tmp/a\nrm -rf b",
   ]);
   blocks("words put together as the shell does", [
-    '"rm" -r x', "r''m -r x", "\\rm -r x", "r\\m -r x", "rm${IFS}-r${IFS}x", "rm$IFS-r$IFS/x", "rm -\\\nr x", "r\\\nm -r x",
-    "/bin/rm -r x", '"/usr/bin/rm" -r x', "rm -r'f' x", '$"rm" -r x', "'r'\"m\" -r x",
+    '"rm" -r x', "r''m -r x", "\\rm -r x", "r\\m -r x", "rm${IFS}-r${IFS}x", "rm$IFS-r$IFS/x",
+    "rm -\\\nr x", "r\\\nm -r x", "/bin/rm -r x", '"/usr/bin/rm" -r x', "rm -r'f' x", '$"rm" -r x',
+    "'r'\"m\" -r x",
   ]);
   blocks("every place where a command starts", [
-    "x; rm -r y", "x;rm -r y", "x && rm -r y", "x || rm -r y", "x | rm -r y", "x |& rm -r y", "x & rm -r y", "x&rm -r y", "x\nrm -r y",
-    "(rm -r y)", "{ rm -r y; }", "! rm -r y", "if x; then rm -r y; fi", "if rm -r y; then x; fi", "while x; do rm -r y; done",
-    "for d in a; do rm -r $d; done", "case x in x) rm -r y;; esac", "f(){ rm -r y; }", "f() (rm -r y)", "function f { rm -r y; }",
-    "X=1 rm -r y", "X=1 Y='2 3' rm -r y", ">log rm -r y", "2>&1 rm -r y", "< in rm -r y", "rm >log -r y", "rm -r y >log", "&>log rm -r y",
-    "echo $(rm -r y)", 'echo "$(rm -r y)"', "echo `rm -r y`", 'echo "`rm -r y`"', 'echo "a $(b "$(rm -r y)")"', "echo ${x:-$(rm -r y)}",
-    "cat <(rm -r y)", "echo $((1+$(rm -r y)))", "echo `echo \\`rm -r y\\``", "x # '\nrm -r y", "echo a#b; rm -r y", "echo \\ # ; rm -r y",
-    "$(case x in x) rm -r y;; esac)", 'x "\'" ; rm -r y', "x '\"' ; rm -r y", "echo $'it\\'s'; rm -r y", "rm $(x) -r y",
+    "x; rm -r y", "x;rm -r y", "x && rm -r y", "x || rm -r y", "x | rm -r y", "x |& rm -r y",
+    "x & rm -r y", "x&rm -r y", "x\nrm -r y", "(rm -r y)", "{ rm -r y; }", "! rm -r y",
+    "if x; then rm -r y; fi", "if rm -r y; then x; fi", "while x; do rm -r y; done",
+    "for d in a; do rm -r $d; done", "case x in x) rm -r y;; esac", "f(){ rm -r y; }",
+    "f() (rm -r y)", "function f { rm -r y; }", "coproc f { rm -r y; }", "A=${x:-a b} rm -r y",
+    "{fd}>x rm -r y", "x=$(rm -r y)", "X=1 rm -r y", "X=1 Y='2 3' rm -r y", ">log rm -r y",
+    "2>&1 rm -r y", "< in rm -r y", "rm >log -r y", "rm -r y >log", "&>log rm -r y",
+    "echo $(rm -r y)", 'echo "$(rm -r y)"', "echo `rm -r y`", 'echo "`rm -r y`"',
+    'echo "a $(b "$(rm -r y)")"', "echo ${x:-$(rm -r y)}", "cat <(rm -r y)",
+    "echo $((1+$(rm -r y)))", "echo `echo \\`rm -r y\\``", "x # '\nrm -r y", "echo a#b; rm -r y",
+    "echo \\ # ; rm -r y", "$(case x in x) rm -r y;; esac)", 'x "\'" ; rm -r y', "x '\"' ; rm -r y",
+    "echo $'it\\'s'; rm -r y", "rm $(x) -r y",
   ]);
   blocks("what launchers run", [
-    "sudo rm -r y", "sudo -u root rm -r y", "sudo -nu root /bin/rm -r y", "sudo --user root rm -r y", "sudo --user=root rm -r y",
-    "sudo -- rm -r y", "sudo A=1 rm -r y", "env rm -r y", "env -i A=1 rm -r y", "env -u A rm -r y", "nohup rm -r y", "timeout 5 rm -r y",
-    "timeout -k 5 -s KILL 10s rm -r y", "nice -n 5 rm -r y", "ionice -c 3 rm -r y", "time rm -r y", "time -p rm -r y", "exec rm -r y",
-    "exec -a x rm -r y", "command rm -r y", "builtin command rm -r y", "stdbuf -oL rm -r y", "setsid rm -r y", "busybox rm -r y",
+    "sudo rm -r y", "sudo -u root rm -r y", "sudo -nu root /bin/rm -r y",
+    "sudo --user root rm -r y", "sudo --user=root rm -r y", "sudo -- rm -r y", "sudo A=1 rm -r y",
+    "env rm -r y", "env -i A=1 rm -r y", "env -u A rm -r y", "nohup rm -r y", "timeout 5 rm -r y",
+    "timeout -k 5 -s KILL 10s rm -r y", "nice -n 5 rm -r y", "ionice -c 3 rm -r y", "time rm -r y",
+    "time -p rm -r y", "exec rm -r y", "exec -a x rm -r y", "command rm -r y",
+    "builtin command rm -r y", "stdbuf -oL rm -r y", "setsid rm -r y", "busybox rm -r y",
     "sudo nice nohup rm -r y", "sudo env A=1 timeout 5 rm -r y", "watch rm -r y",
+    "watch -n 2 'rm -r y'", "env -S 'rm -r y'", "timeout .5 rm -r y", "timeout +5 rm -r y",
+    "sudo -S -p '' rm -r y", "env 'A B=c' rm -r y", "exec -cla x rm -r y",
   ]);
   blocks("what brings operands from elsewhere", [
-    "xargs rm -r", "x | xargs -0 rm -rf", "x | xargs -n 1 -P 4 rm -r", "xargs rm -rf /tmp/a", "xargs -I {} rm -r {}", "xargs sudo rm -r",
-    "find . -exec rm -r {} +", "find /tmp/a -exec rm -rf {} \\;", "find . -exec x {} \\; -exec rm -r {} ';'", "find . -execdir rm -r {} +",
-    "find . -ok rm -r {} \\;", "sudo find . -exec sudo rm -r {} +", "parallel rm -r ::: a", "parallel 'rm -r {}' ::: a",
+    "xargs rm -r", "x | xargs -0 rm -rf", "x | xargs -n 1 -P 4 rm -r", "xargs rm -rf /tmp/a",
+    "xargs -I {} rm -r {}", "xargs sudo rm -r", "find . -exec rm -r {} +",
+    "find /tmp/a -exec rm -rf {} \\;", "find . -exec x {} \\; -exec rm -r {} ';'",
+    "find . -execdir rm -r {} +", "find . -ok rm -r {} \\;", "sudo find . -exec sudo rm -r {} +",
+    "parallel rm -r ::: a", "parallel 'rm -r {}' ::: a",
     "find . -exec sh -c 'rm -r \"$1\"' _ {} \\;", "xargs -I% sh -c 'rm -rf /tmp/%'",
   ]);
   allows("other commands behind launchers, and rm without -r", [
-    "xargs git rm -r", "git ls-files -z | xargs -0 git rm -r --cached", "sudo git rm -r x", "sudo -u me git rm -r x", "timeout 5 git rm -r x",
-    "xargs rm -f", "find . -exec rm {} \\; -print", "find . -exec rm -f {} + -printf x", "find . -name '*-r' -exec git rm -r {} \\;",
-    "env A=1 git rm -r x", "nice -n 5 npm rm -r x", "time git rm -r x",
+    "xargs git rm -r", "git ls-files -z | xargs -0 git rm -r --cached", "sudo git rm -r x",
+    "sudo -u me git rm -r x", "timeout 5 git rm -r x", "xargs rm -f",
+    "find . -exec rm {} \\; -print", "find . -exec rm -f {} + -printf x",
+    "find . -name '*-r' -exec git rm -r {} \\;", "env A=1 git rm -r x", "nice -n 5 npm rm -r x",
+    "time git rm -r x",
   ]);
   blocks("text that is handed to a shell", [
-    "sh -c 'rm -r y'", "bash -lc \"rm -r y\"", "bash -o pipefail -c 'rm -r y'", "/bin/sh -c 'rm -r y'", "sudo bash -c 'rm -r y'", "eval 'rm -r y'",
-    "eval rm -r y", 'eval "rm" "-r y"', "trap 'rm -r \"$d\"' EXIT", "su -c 'rm -r y'", "su root -c 'rm -r y'", "zsh -c 'x; rm -r y'",
-    "bash -c \"bash -c 'rm -r y'\"", "bash -c 'echo \"$(rm -r y)\"'", "bash -c \"echo \\\"\\$(rm -r y)\\\"\"", "bash <<< 'rm -r y'",
-    "bash -c \"rm -r $x\"",
+    "sh -c 'rm -r y'", "bash -lc \"rm -r y\"", "bash -o pipefail -c 'rm -r y'",
+    "/bin/sh -c 'rm -r y'", "sudo bash -c 'rm -r y'", "eval 'rm -r y'", "eval rm -r y",
+    'eval "rm" "-r y"', "trap 'rm -r \"$d\"' EXIT", "su -c 'rm -r y'", "su root -c 'rm -r y'",
+    "zsh -c 'x; rm -r y'", "bash -c \"bash -c 'rm -r y'\"", "bash -c 'echo \"$(rm -r y)\"'",
+    "bash -c \"echo \\\"\\$(rm -r y)\\\"\"", "bash <<< 'rm -r y'", "bash -c \"rm -r $x\"",
   ]);
   allows("text that only mentions it", [
-    'git commit -m "drop rm -rf"', 'git commit -m "remove rm -rf / from x"', 'echo "rm -rf /"', 'echo "x; rm -rf y"', "printf '%s\\n' 'rm -rf ~'",
-    "grep -rn 'rm -rf /' docs", "ls # rm -rf /", "ls #; rm -rf /", "echo '$(rm -rf y)'", "echo '`rm -rf y`'", 'echo "\\$(rm -rf y)"',
-    'git commit -m "no \\`rm -rf x\\`"', "echo \\; rm -rf x >log", "echo a\\\nrm -rf x", "echo 'a\nrm -rf x'", "echo \\$(x) 'rm -rf y'",
-    "x=\"rm -rf y\"", "sudo git commit -m 'rm -rf x'", "python3 -c 'rm -rf x'", "echo \"a 'b\" ; echo \"rm -rf 'c\"",
-  ].filter((text) => text !== "echo \\; rm -rf x >log"));
+    'git commit -m "drop rm -rf"', 'git commit -m "remove rm -rf / from x"', 'echo "rm -rf /"',
+    'echo "x; rm -rf y"', "printf '%s\\n' 'rm -rf ~'", "grep -rn 'rm -rf /' docs", "ls # rm -rf /",
+    "ls #; rm -rf /", "echo '$(rm -rf y)'", "echo '`rm -rf y`'", 'echo "\\$(rm -rf y)"',
+    'git commit -m "no \\`rm -rf x\\`"', "echo a\\\nrm -rf x", "echo 'a\nrm -rf x'",
+    "steps=('rm -rf y' ls)", "steps=(rm -rf y)", "x='rm -rf y' ls", "x=\"rm -rf y\"",
+    "sudo git commit -m 'rm -rf x'", "python3 -c 'rm -rf x'", "echo \"a 'b\" ; echo \"rm -rf 'c\"",
+  ]);
   allows("what cannot be read", [
-    'eval "$(ssh-agent -s)"', 'bash -c "$CMD"', 'echo "open quote', "echo 'it", "echo `x", "$RM -rf y", "bash script.sh", "source x", "cat <<E\nhello\nE",
+    'eval "$(ssh-agent -s)"', 'bash -c "$CMD"', 'echo "open quote', "echo 'it", "echo `x",
+    "$RM -rf y", "bash script.sh", "source x", "cat <<E\nhello\nE",
   ]);
   blocks("what a here-document or an open quote might hide", [
-    "cat <<E | bash\nrm -r y\nE", "cat <<'E'\nrm -r y\nE", "bash <<-E\n\trm -r y\n\tE", "cat <<E\nit's\nE\nrm -r y", "echo 'open; rm -r y",
-    'echo "open\nrm -r y', "cat <<E\n$(rm -r y)\nE", "echo `open; rm -r y",
+    "cat <<E | bash\nrm -r y\nE", "cat <<'E'\nrm -r y\nE", "bash <<-E\n\trm -r y\n\tE",
+    "cat <<E\nit's\nE\nrm -r y", "echo 'open; rm -r y", 'echo "open\nrm -r y',
+    "cat <<E\n$(rm -r y)\nE", "echo `open; rm -r y",
   ]);
 
   blocks("keystrokes, with their escapes", [
-    "rm -r y\n", "rm -r y\r", "rm -r y", "rm -r y\\n", "ls\\nrm -r y\\r", "rm\\x20-r\\x20y\\n", "rm\\t-r y\\n", "r\\x1bm -r y\\n", "\u0003rm -r y\n",
-    "\\x03rm -r y\\n", "echo 'open\nrm -r y\n", "bash -c 'rm -r y'\n", "su root -c \"rm -r y\"\n", "ls; rm -r y", "r'm' -r y\n", "\"rm -r y\"\n", "# rm\nrm -r y",
-    "rm -r ", "rm -r /tmp/a\nrm -r y\n", "rm -r \\\ny",
+    "rm -r y\n", "rm -r y\r", "rm -r y", "rm -r y\\n", "ls\\nrm -r y\\r", "rm\\x20-r\\x20y\\n",
+    "rm\\t-r y\\n", "r\\x1bm -r y\\n", "\u0003rm -r y\n", "\\x03rm -r y\\n",
+    "echo 'open\nrm -r y\n", "bash -c 'rm -r y'\n", "su root -c \"rm -r y\"\n", "ls; rm -r y",
+    "r'm' -r y\n", "\"rm -r y\"\n", "# rm\nrm -r y", "rm -r ", "rm -r /tmp/a\nrm -r y\n",
+    "rm -r \\\ny",
   ], "shell_send");
   allows("other keystrokes", [
-    "ls\n", "it's", "rm y\n", "rm -r /tmp/a\n", "rm -rf /tmp/a 2>/dev/null\n", "y", "", "\\x03", "git rm -r y\n", "echo rm -r y\n", "rm -r '/tmp/a'\n",
-    'git commit -m "drop rm -rf"\n', "sudo rm -r /tmp/a\\n",
+    "ls\n", "it's", "rm y\n", "rm -r /tmp/a\n", "rm -rf /tmp/a 2>/dev/null\n", "y", "", "\\x03",
+    "git rm -r y\n", "echo rm -r y\n", "rm -r '/tmp/a'\n", 'git commit -m "drop rm -rf"\n',
+    "sudo rm -r /tmp/a\\n",
   ], "shell_send");
   blocks("a program started without a shell", [
-    "rm -r y", "rm -r /tmp/a # y", "rm\n-r\ny", "rm\u00a0-r\u00a0y", "rm -r /tmp/a > y", "rm -r \"/tmp/a\"", "sudo rm -r y", "bash -c 'rm -r y'", "ls; rm -r y",
+    "rm -r y", "rm -r /tmp/a # y", "rm\n-r\ny", "rm\u00a0-r\u00a0y", "rm -r /tmp/a > y",
+    "rm -r \"/tmp/a\"", "sudo rm -r y", "bash -c 'rm -r y'", "ls; rm -r y",
   ], "shell_start");
   allows("another program started without a shell", ["bash", "bash -l", "ssh me@host", "rm -r /tmp/a", "python3 -q", ""], "shell_start");
   allows("the same text in another tool", ["rm -rf y", "rm -rf /"], "write");
