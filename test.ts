@@ -19,15 +19,16 @@ const root = import.meta.dirname;
 const read = (file: string) => readFileSync(join(root, file), "utf8");
 const { extension: manifest, ...plugin } = JSON.parse(read(".synaps-plugin/plugin.json"));
 
-// `node` in the manifest is the Node that runs the tests. With nothing installed there is no tsx, and
-// a Node that strips types itself does without.
-const bare = !existsSync(join(root, "node_modules/tsx")) && Reflect.get(process.features, "typescript");
+// `node` in the manifest is the Node that runs the tests. Where tsx is not installed, a Node that
+// strips types itself does without.
+const stripsTypes = Reflect.get(process.features, "typescript");
+const bare = stripsTypes && !existsSync(join(root, "node_modules/tsx"));
 if (bare) console.log("tsx is not installed: Node itself strips the types of hello-ext.ts");
 const main: string = manifest.args.at(-1);
 const nodeArgs: string[] = bare ? [] : manifest.args.slice(0, -1);
 
-const env: NodeJS.ProcessEnv = {}; // the runtime clears the rest
-for (const name of ["PATH", "HOME", "LANG", "TERM", "XDG_RUNTIME_DIR"]) env[name] = process.env[name];
+const { PATH, HOME, LANG, TERM, XDG_RUNTIME_DIR } = process.env;
+const env = { PATH, HOME, LANG, TERM, XDG_RUNTIME_DIR }; // all that the runtime passes on
 
 type Message = Record<string, unknown>;
 type Owner = { after(fn: () => void): void };
@@ -65,7 +66,7 @@ function start(owner: Owner, file = main) {
   const send = (...messages: unknown[]) => {
     child.stdin.write(messages.map((m) => (typeof m === "string" ? m : framed(m))).join(""));
   };
-  /** The next reply; rejects when the extension ends without one. A hang ends with the test's time. */
+  /** The next reply. Rejects when the extension has ended; a hang ends with the test's time. */
   const receive = async (): Promise<Message> => {
     const { done, value } = await replies.next();
     return done ? assert.fail(`the extension has ended: ${stderr}`) : value;
@@ -74,7 +75,7 @@ function start(owner: Owner, file = main) {
     send(message);
     return receive();
   };
-  /** Waits until the extension has ended by itself; gives its exit code, stderr and last replies. */
+  /** Waits until it has ended by itself; gives its exit code, stderr and last replies. */
   const ended = async () => {
     const rest: Message[] = [];
     for await (const reply of replies) rest.push(reply);
@@ -129,7 +130,11 @@ const info = {
     tools: [{
       name: "hello",
       description: "Greet someone by name",
-      input_schema: { type: "object", properties: { name: { type: "string" } }, required: ["name"] },
+      input_schema: {
+        type: "object",
+        properties: { name: { type: "string" } },
+        required: ["name"],
+      },
     }],
     hooks: [{ name: "before_tool_call" }],
   },
@@ -141,14 +146,16 @@ const ls = { command: "ls -la" };
 const rm = { command: "rm -rf /home/me" };
 const blocked = {
   action: "block",
-  reason: 'rm -r of "/home/me", which is no literal path below /tmp. Name each path literally below ' +
-    "/tmp, or ask the user to run it.",
+  reason:
+    'rm -r of "/home/me", which is no literal path below /tmp. Name each path literally ' +
+    "below /tmp, or ask the user to run it.",
 };
 
-/** A tool call as the runtime sends it, with id 1. */
-const call = (name: unknown, input: unknown) => ({
-  jsonrpc: "2.0", id: 1, method: "tool.call", params: { name, input, session_id: null },
-});
+const request = (method: string, params?: unknown) => ({ jsonrpc: "2.0", id: 1, method, params });
+const call = (name: unknown, input: unknown) =>
+  request("tool.call", { name, input, session_id: null });
+const hook = (params: unknown) => request("hook.handle", params);
+const response = (result: unknown) => ({ jsonrpc: "2.0", id: 1, result });
 
 type Step = [name: string, method: string, params: unknown, result: unknown];
 
@@ -178,7 +185,7 @@ conversation("Step 8 in the words of the guide", [
   ["a hook: go on", "hook.handle", guide({ tool_name: "bash", tool_input: ls }), {}],
   ["a hook: block", "hook.handle", guide({ tool_name: "bash", tool_input: rm }), blocked],
   ["a hook with other names", "hook.handle", guide({ tool: "bash", input: rm }), blocked],
-  ["a hook that names no tool, as bash", "hook.handle", guide({ tool_name: null, input: rm }), blocked],
+  ["a hook without a tool, as bash", "hook.handle", guide({ tool_name: null, input: rm }), blocked],
   ["a hook about another tool", "hook.handle", guide({ tool: "write", input: rm }), {}],
   ["a hook with nothing in it", "hook.handle", guide({}), {}],
   ["another hook", "hook.handle", guide({ tool_input: rm }, "after_tool_call"), {}],
@@ -224,7 +231,7 @@ describe("framing", () => {
   test("reads a message that comes byte by byte", async (t) => {
     const { child, receive } = start(t);
     for (const byte of Buffer.from(framed({ ...probe, id: "Zoë 👋" }) + framed(probe))) {
-      await new Promise((resolve) => child.stdin.write(Buffer.of(byte), () => setImmediate(resolve)));
+      await new Promise((resolve) => child.stdin.write(Buffer.of(byte), resolve));
     }
     assert.deepEqual(await receive(), { ...probed, id: "Zoë 👋" });
     assert.deepEqual(await receive(), probed);
@@ -286,8 +293,8 @@ describe("framing", () => {
 
   for (const [name, text, complaint] of [
     ["no Content-Length", "X-Other: 1\r\n\r\n", /Content-Length/],
-    ["a Content-Length that is no header of its own", "X: Content-Length: 5\r\n\r\n", /Content-Length/],
-    ["two values of Content-Length", "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", /Content-Length/],
+    ["Content-Length in another header", "X: Content-Length: 5\r\n\r\n", /Content-Length/],
+    ["two lengths", "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", /two Content-Lengths/],
     ["no value", "Content-Length:\r\n\r\n", /Content-Length/],
     ["a word", "Content-Length: abc\r\n\r\n", /Content-Length.*abc/],
     ["digits and a word", "Content-Length: 24abc\r\n\r\n", /Content-Length.*24abc/],
@@ -315,11 +322,10 @@ describe("framing", () => {
 // ---- JSON-RPC -----------------------------------------------------------------------------------
 
 describe("json-rpc", () => {
-  const error = (id: unknown, code: number) => ({ jsonrpc: "2.0", id, error: { code, message: "" } });
   for (const [name, message, id, code] of [
     ["a body that is no JSON", frame("invalid message"), null, -32700],
     ["an empty body", frame(""), null, -32700],
-    ["a body that is no UTF-8", Buffer.from("Content-Length: 3\r\n\r\n\"\xff\"", "latin1"), null, -32700],
+    ["a body that is no UTF-8", Buffer.from('Content-Length: 3\n\n"\xff"', "latin1"), null, -32700],
     ["a batch", [probe], null, -32600],
     ["a number", 42, null, -32600],
     ["null", null, null, -32600],
@@ -341,7 +347,9 @@ describe("json-rpc", () => {
       const { child, ask, receive } = start(t);
       if (Buffer.isBuffer(message)) child.stdin.write(message);
       const reply = await (Buffer.isBuffer(message) ? receive() : ask(message));
-      assert.deepEqual({ ...reply, error: { ...members(reply.error), message: "" } }, error(id, code));
+      const { message: text, ...error } = members(reply.error);
+      assert.deepEqual({ ...reply, error }, { jsonrpc: "2.0", id, error: { code } });
+      assert.match(String(text), /./);
       assert.deepEqual(await ask(probe), probed);
     });
   }
@@ -349,9 +357,9 @@ describe("json-rpc", () => {
   for (const [name, message] of [
     ["a response", { jsonrpc: "2.0", id: 5, result: {} }],
     ["an error response", { jsonrpc: "2.0", id: 5, error: { code: 1, message: "" } }],
-    ["a notification", { jsonrpc: "2.0", method: "notifications/cancelled", params: { requestId: 1 } }],
+    ["a notification", { jsonrpc: "2.0", method: "$/cancelRequest", params: { id: 1 } }],
     ["a notification of a request's method", { jsonrpc: "2.0", method: "initialize" }],
-    ["a notification that would fail", { jsonrpc: "2.0", method: "tool.call", params: { name: "nope" } }],
+    ["a notification that fails", { jsonrpc: "2.0", method: "tool.call", params: { name: "x" } }],
     ["a hook's notification", { jsonrpc: "2.0", method: "hook.handle", params: event("bash", rm) }],
   ] as const) {
     test(`does not answer ${name}`, async (t) => {
@@ -373,7 +381,7 @@ describe("json-rpc", () => {
     assert.deepEqual(await ask({ id: 1, method: "no.such.method" }), { ...probed, id: 1 });
   });
 
-  test("answers methods named like members of every object, and says each unknown one", async (t) => {
+  test("takes no member of Object.prototype for a method, and says what is unknown", async (t) => {
     const { ask, end } = start(t);
     for (const method of ["constructor", "__proto__", "toString", "", "a\nb"]) {
       assert.deepEqual(await ask({ ...probe, method }), probed);
@@ -385,11 +393,15 @@ describe("json-rpc", () => {
     ]);
   });
 
-  test("writes half a surrogate pair as U+FFFD, and leaves whole ones and backslashes alone", async (t) => {
+  test("writes half a surrogate pair as U+FFFD, and nothing else", async (t) => {
     const { ask } = start(t);
     for (const [id, whole] of [
-      ["a\ud83d", "a\ufffd"], ["\udc4b\ud83d", "\ufffd\ufffd"], ["👋\ud83d👋", "👋\ufffd👋"],
-      ["\\ud83d", "\\ud83d"], ["\\\ud83d", "\\\ufffd"], ["\\\\ud83d\u001f", "\\\\ud83d\u001f"],
+      ["a\ud83d", "a\ufffd"],
+      ["\udc4b\ud83d", "\ufffd\ufffd"],
+      ["👋\ud83d👋", "👋\ufffd👋"],
+      ["\\ud83d", "\\ud83d"],
+      ["\\\ud83d", "\\\ufffd"],
+      ["\\\\ud83d\u001f", "\\\\ud83d\u001f"],
     ]) {
       assert.deepEqual(await ask({ ...probe, id }), { ...probed, id: whole });
     }
@@ -402,12 +414,16 @@ describe("tool", () => {
   test("greets by any name that is a string, and the world without one", async (t) => {
     const { ask } = start(t);
     for (const [input, text] of [
-      [{ name: "Ada" }, "Hello, Ada!"], [{ name: "" }, "Hello, !"], [{ name: "Zoë 👋 漢" }, "Hello, Zoë 👋 漢!"],
-      [{}, "Hello, world!"], [{ name: null }, "Hello, world!"], [null, "Hello, world!"],
-      [undefined, "Hello, world!"], [{ name: "Ada", more: 1 }, "Hello, Ada!"],
+      [{ name: "Ada" }, "Hello, Ada!"],
+      [{ name: "Ada", more: 1 }, "Hello, Ada!"],
+      [{ name: "Zoë 👋 漢" }, "Hello, Zoë 👋 漢!"],
+      [{ name: "" }, "Hello, !"],
+      [{ name: null }, "Hello, world!"],
+      [{}, "Hello, world!"],
+      [null, "Hello, world!"],
+      [undefined, "Hello, world!"],
     ] as const) {
-      const reply = await ask(call("hello", input));
-      assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, result: { content: text, output: text } });
+      assert.deepEqual(await ask(call("hello", input)), response({ content: text, output: text }));
     }
   });
 
@@ -424,19 +440,21 @@ describe("tool", () => {
       const reply = await ask(call("hello", input));
       assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32602, message } });
     }
-    assert.deepEqual(await ask(call("hello", { name: "Ada" })), { jsonrpc: "2.0", id: 1, result: ada });
+    assert.deepEqual(await ask(call("hello", { name: "Ada" })), response(ada));
     assert.equal((await end()).stderr, "");
   });
 
-  test("is answered with -32603 when the reply would be over 4 MiB, and at 4 MiB with the reply", async (t) => {
-    const { ask } = start(t);
-    const rest = JSON.stringify({ jsonrpc: "2.0", id: 1, result: { content: "Hello, !", output: "Hello, !" } });
+  test("gets its reply through up to 4 MiB, and -32603 beyond", async (t) => {
+    const { ask, end } = start(t);
+    const rest = JSON.stringify(response({ content: "Hello, !", output: "Hello, !" }));
     const name = "n".repeat((2 ** 22 - rest.length) / 2);
-    const { result } = await ask(call("hello", { name }));
-    assert.deepEqual(result, { content: `Hello, ${name}!`, output: `Hello, ${name}!` });
+    const text = `Hello, ${name}!`;
+    const message = "a reply of 4194306 bytes is over 4 MiB";
+    assert.deepEqual(await ask(call("hello", { name })), response({ content: text, output: text }));
     const { error } = await ask(call("hello", { name: `${name}n` }));
-    assert.deepEqual(error, { code: -32603, message: "a reply of 4194306 bytes is over 4 MiB" });
+    assert.deepEqual(error, { code: -32603, message });
     assert.deepEqual(await ask(probe), probed);
+    assert.equal(lines((await end()).stderr)[0], `[hello-ext] tool.call failed: ${message}`);
   });
 
   const body = "return `Hello, ${name}!`;";
@@ -444,37 +462,43 @@ describe("tool", () => {
     ["throws", 'throw new Error("no\\nluck");', "no\nluck"],
     ["rejects", 'return Promise.reject(new Error("no luck"));', "no luck"],
     ["throws what is no error", "throw null;", "null"],
-    ["gives what is no JSON", "return Promise.resolve(JSON.parse('{}', () => 1n));", "Do not know how to serialize a BigInt"],
+    [
+      "gives what is no JSON",
+      "return Promise.resolve(JSON.parse('{}', () => 1n));",
+      "Do not know how to serialize a BigInt",
+    ],
   ] as const) {
     test(`that ${name} is answered with -32603 and one line on stderr`, async (t) => {
       const { ask, end } = start(t, variant(t, body, code));
       const reply = await ask(call("hello", { name: "Ada" }));
       assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32603, message } });
-      assert.deepEqual(await ask({ ...probe, method: "initialize" }), { ...probed, result: info });
-      assert.deepEqual(lines((await end()).stderr), [`[hello-ext] tool.call failed: ${message.replace("\n", " ")}`]);
+      assert.deepEqual(await ask(request("initialize")), response(info));
+      const line = `[hello-ext] tool.call failed: ${message.replace("\n", " ")}`;
+      assert.deepEqual(lines((await end()).stderr), [line]);
     });
   }
 
-  const slowly = 'return new Promise((done) => setTimeout(() => done(`Hello, ${name}!`), name === "Ada" ? 200 : 0));';
+  const slowly = `const ms = name === "Ada" ? 200 : 0;
+      return new Promise((done) => setTimeout(() => done(\`Hello, \${name}!\`), ms));`;
   test("may take its time: replies come in order, and shutdown waits", async (t) => {
     const { send, ended } = start(t, variant(t, body, slowly));
-    send(call("hello", { name: "Ada" }), call("hello", {}), { ...probe, method: "shutdown" }, probe);
+    send(call("hello", { name: "Ada" }), call("hello", {}), request("shutdown"), probe);
     const { code, replies } = await ended();
-    const result = [ada, world].map((result) => ({ jsonrpc: "2.0", id: 1, result }));
-    assert.deepEqual({ code, replies }, { code: 0, replies: [...result, probed] });
+    assert.deepEqual(replies, [response(ada), response(world), response({})]);
+    assert.equal(code, 0);
   });
 
   test("may take its time: the end of the input waits", async (t) => {
     const { send, end } = start(t, variant(t, body, slowly));
     send(call("hello", { name: "Ada" }));
     const { code, replies } = await end();
-    assert.deepEqual({ code, replies }, { code: 0, replies: [{ jsonrpc: "2.0", id: 1, result: ada }] });
+    assert.deepEqual({ code, replies }, { code: 0, replies: [response(ada)] });
   });
 
   test("may use console: all of it goes to stderr", async (t) => {
-    const chatter = 'console.log("log"); console.info("info"); console.dir({ dir: 1 }); console.table([1]);';
-    const { ask, end } = start(t, variant(t, body, chatter + body));
-    assert.deepEqual(await ask(call("hello", { name: "Ada" })), { jsonrpc: "2.0", id: 1, result: ada });
+    const chatter = 'console.log("log"); console.info("info"); console.dir({ dir: 1 });';
+    const { ask, end } = start(t, variant(t, body, `${chatter} console.table([1]); ${body}`));
+    assert.deepEqual(await ask(call("hello", { name: "Ada" })), response(ada));
     const { stderr } = await end();
     for (const word of ["log", "info", "dir: 1", "(index)"]) assert.ok(stderr.includes(word), word);
   });
@@ -488,29 +512,29 @@ describe("hook", () => {
     ["throws", 'throw new Error("no luck");', "no luck"],
     ["throws what a tool may throw", 'throw new InvalidInput("no luck");', "no luck"],
     ["rejects", 'return Promise.reject("no luck");', '"no luck"'],
-    ["answers more than 4 MiB", 'return { action: "replace", output: "o".repeat(2 ** 22) };', "a reply of"],
+    ["answers too much", 'return { action: "block", reason: "r".repeat(2 ** 22) };', "a reply of"],
     ["answers nothing", "return JSON.parse('[]')[0];", "Cannot read properties of undefined"],
   ] as const) {
     test(`that ${name} blocks a tool call and lets all else go on`, async (t) => {
       const { ask, end } = start(t, variant(t, first, `${code}\n  ${first}`));
-      const handle = async (params: unknown) => (await ask({ ...probe, method: "hook.handle", params })).result;
       for (const params of [event("bash", ls), guide({ tool_input: ls })]) {
-        const { action, reason: given } = members(await handle(params));
+        const { action, reason: given } = members((await ask(hook(params))).result);
         assert.equal(action, "block");
         assert.ok(String(given).startsWith(reason), String(given));
       }
-      assert.deepEqual(await handle(event("bash", ls, "after_tool_call")), goOn);
-      assert.deepEqual(await handle(guide({ tool_input: ls }, "on_session_end")), {});
+      const later = event("bash", ls, "after_tool_call");
+      assert.deepEqual(await ask(hook(later)), response(goOn));
+      assert.deepEqual(await ask(hook(guide({ tool_input: ls }, "on_session_end"))), response({}));
       const said = lines((await end()).stderr);
-      assert.equal(said.length, 4);
-      for (const line of said) assert.ok(line.startsWith(`[hello-ext] hook.handle failed: ${reason}`), line);
+      const line = `[hello-ext] hook.handle failed: ${reason}`;
+      assert.deepEqual(said.map((text) => text.slice(0, line.length)), Array(4).fill(line));
     });
   }
 
   test("is answered with a result whatever its params are", async (t) => {
     const { ask, end } = start(t);
-    for (const params of [undefined, null, [], "x", 1, { kind: 1 }, { hook: {} }, { context: null }]) {
-      assert.deepEqual(await ask({ ...probe, method: "hook.handle", params }), probed);
+    for (const params of [undefined, null, [], "x", 1, { kind: 1 }, { hook: {} }, { context: 1 }]) {
+      assert.deepEqual(await ask(hook(params)), response({}));
     }
     assert.equal((await end()).stderr, "");
   });
@@ -519,19 +543,20 @@ describe("hook", () => {
 // ---- The guard's rule ---------------------------------------------------------------------------
 
 describe("guard", () => {
-  /** Asks about every text at once; gives those for which the answer is another. */
-  async function wrong(t: TestContext, wanted: "block" | "continue", texts: string[], tool = "bash") {
+  /** Asks about all of the texts; fails with those for which the answer is another action. */
+  async function expect(t: TestContext, wanted: string, texts: string[], tool = "bash") {
     const { send, end } = start(t);
     const field = tool === "shell_send" ? "input" : "command";
-    send(...texts.map((text, id) => ({ id, method: "hook.handle", params: event(tool, { [field]: text }) })));
+    send(...texts.map((text) => hook(event(tool, { [field]: text }))));
     const { replies } = await end();
     assert.equal(replies.length, texts.length);
-    return texts.filter((_, i) => members(replies[i]?.result).action !== wanted);
+    const actions = replies.map(({ result }) => members(result).action);
+    assert.deepEqual(texts.filter((_, i) => actions[i] !== wanted), []);
   }
   const blocks = (name: string, texts: string[], tool?: string) =>
-    test(`blocks ${name}`, async (t) => assert.deepEqual(await wrong(t, "block", texts, tool), []));
+    test(`blocks ${name}`, (t) => expect(t, "block", texts, tool));
   const allows = (name: string, texts: string[], tool?: string) =>
-    test(`allows ${name}`, async (t) => assert.deepEqual(await wrong(t, "continue", texts, tool), []));
+    test(`allows ${name}`, (t) => expect(t, "continue", texts, tool));
 
   blocks("every spelling of recursive, anywhere before --", [
     "rm -r x", "rm -R x", "rm -rf x", "rm -fr x", "rm -vfR x", "rm -f -v -r x", "rm --recursive x",
@@ -649,28 +674,40 @@ describe("guard", () => {
     "rm -r y", "rm -r /tmp/a # y", "rm\n-r\ny", "rm\u00a0-r\u00a0y", "rm -r /tmp/a > y",
     "rm -r \"/tmp/a\"", "sudo rm -r y", "bash -c 'rm -r y'", "ls; rm -r y",
   ], "shell_start");
-  allows("another program started without a shell", ["bash", "bash -l", "ssh me@host", "rm -r /tmp/a", "python3 -q", ""], "shell_start");
+  allows("other programs started without a shell", [
+    "bash", "bash -l", "ssh me@host", "rm -r /tmp/a", "python3 -q", "",
+  ], "shell_start");
   allows("the same text in another tool", ["rm -rf y", "rm -rf /"], "write");
 
   test("looks at the field that goes with the tool", async (t) => {
     const { ask } = start(t);
     for (const [tool, input, action] of [
-      ["bash", { input: "rm -r y" }, "continue"], ["shell_send", { command: "rm -r y" }, "continue"],
-      ["bash", {}, "continue"], ["bash", null, "continue"], ["bash", { command: null }, "continue"], ["bash", [], "continue"],
-      [null, { command: "rm -r y" }, "continue"], ["constructor", { command: "rm -r y" }, "continue"],
-      ["bash", { command: ["rm", "-r", "y"] }, "block"], ["bash", { command: { toString: 1 } }, "block"],
-      ["bash", { command: 42 }, "block"], ["shell_start", { command: false }, "block"], ["shell_send", { input: {} }, "block"],
+      ["bash", { input: "rm -r y" }, "continue"],
+      ["shell_send", { command: "rm -r y" }, "continue"],
+      [null, { command: "rm -r y" }, "continue"],
+      ["constructor", { command: "rm -r y" }, "continue"],
+      ["bash", {}, "continue"],
+      ["bash", null, "continue"],
+      ["bash", [], "continue"],
+      ["bash", { command: null }, "continue"],
+      ["bash", { command: 42 }, "block"],
+      ["bash", { command: ["rm", "-r", "y"] }, "block"],
+      ["bash", { command: { toString: 1 } }, "block"],
+      ["shell_start", { command: false }, "block"],
+      ["shell_send", { input: {} }, "block"],
     ] as const) {
-      const { result } = await ask({ ...probe, method: "hook.handle", params: event(tool, input) });
+      const { result } = await ask(hook(event(tool, input)));
       assert.equal(members(result).action, action, `${tool} ${JSON.stringify(input)}`);
     }
   });
 
   test("blocks what is nested too deep to read, and says so", async (t) => {
     const { ask } = start(t);
-    for (const text of ["$(".repeat(1e5), `${"$(".repeat(1e4)}ls${")".repeat(1e4)}`, "(".repeat(1e5), "eval ".repeat(1e4)]) {
-      const { result } = await ask({ ...probe, method: "hook.handle", params: event("bash", { command: text }) });
-      assert.deepEqual(result, { action: "block", reason: "the command is nested too deep to read" });
+    const reason = "the command is nested too deep to read";
+    const balanced = `${"$(".repeat(1e4)}ls${")".repeat(1e4)}`;
+    for (const command of ["$(".repeat(1e5), balanced, "(".repeat(1e5), "eval ".repeat(1e4)]) {
+      const { result } = await ask(hook(event("bash", { command })));
+      assert.deepEqual(result, { action: "block", reason });
     }
   });
 
@@ -678,27 +715,39 @@ describe("guard", () => {
     const { ask } = start(t);
     for (const path of ["/", "/a", "/aa", "/\ud83d"]) {
       const command = `rm -r /tmp/a ${path}${"👋".repeat(300)} z`;
-      const { result } = await ask({ ...probe, method: "hook.handle", params: event("bash", { command }) });
-      const { reason } = members(result);
+      const { reason } = members((await ask(hook(event("bash", { command })))).result);
       const cut = path + "👋".repeat(200 - path.length);
-      assert.ok(String(reason).startsWith(`rm -r of ${JSON.stringify(cut)}, which`), String(reason));
+      const named = `rm -r of ${JSON.stringify(cut)}, which`;
+      assert.equal(String(reason).slice(0, named.length), named);
     }
   });
 
-  // A text twice as long may take twice as long, and some noise; quadratic time is four times as long.
+  // Eight times the text may take eight times as long, and some noise; quadratic time is 64 times.
   for (const [name, unit] of [
-    ["words", "a "], ["quotes", `'a'"b"`], ["substitutions", "$(a)"], ["backticks", "`a`"], ["comments", "#a\n#"], ["redirections", ">a 2>b "],
-    ["separators", ";a"], ["escapes", "\\a"], ["digits", "1"], ["launchers", "sudo "], ["shells", "bash -c "], ["find's commands", "-exec a "],
-    ["IFS", "$IFS"], ["here-documents", "<<a\n"], ["braces", "{ "], ["dots", "a/../"], ["assignments", "a=1 "], ["open parentheses and quotes", `)"'`],
-    ["backslashes", "\\"], ["tails of rm", "rm -r /tmp/a/.. ; "],
+    ["words", "a "],
+    ["quotes", `'a'"b"`],
+    ["open quotes", `)"'`],
+    ["escapes", "\\a"],
+    ["substitutions", "$(a)"],
+    ["backticks", "`a`"],
+    ["comments", "#a\n#"],
+    ["separators", ";a"],
+    ["redirections", ">a 2>b "],
+    ["here-documents", "<<a\n"],
+    ["digits", "1"],
+    ["assignments", "a=1 "],
+    ["launchers", "sudo "],
+    ["shells", "bash -c "],
+    ["find's commands", "-exec a "],
+    ["paths", "a/../"],
+    ["removals", "rm -r /tmp/a ; "],
   ] as const) {
     test(`reads ${name} in linear time`, async (t) => {
       const { ask } = start(t);
       const time = async (bytes: number) => {
         const command = `rm -r /tmp/${unit.repeat(bytes / unit.length)}`;
         const start = performance.now();
-        const { result } = await ask({ ...probe, method: "hook.handle", params: event("bash", { command }) });
-        assert.ok(members(result).action);
+        await ask(hook(event("bash", { command })));
         return performance.now() - start;
       };
       await time(2 ** 16); // warm up
@@ -719,19 +768,21 @@ describe("life", () => {
     const { send, end } = start(t);
     const name = "n".repeat(1e6);
     send(...[1, 2, 3, 4].map(() => call("hello", { name })), "\r\n\n");
-    const text = `Hello, ${name}!`;
     const { code, replies } = await end();
     assert.equal(code, 0);
-    assert.deepEqual(replies.map((reply) => members(reply.result).output), [text, text, text, text]);
+    const reply = response({ content: `Hello, ${name}!`, output: `Hello, ${name}!` });
+    assert.deepEqual(replies, [reply, reply, reply, reply]);
   });
 
   for (const [name, text] of [
-    ["in a header", "Content-Len"], ["after a header's line", "Content-Length: 2\r\n"], ["before a body", "Content-Length: 2\r\n\r\n"],
+    ["in a header", "Content-Len"],
+    ["after a line of a header", "Content-Length: 2\r\n"],
+    ["before a body", "Content-Length: 2\r\n\r\n"],
     ["in a body", framed({ ...probe, id: 2 }).slice(0, -1)],
   ] as const) {
     test(`ends with one line and exit code 1 when the input ends ${name}`, async (t) => {
       const { send, end } = start(t);
-      send({ ...probe, method: "shutdown.not" }, text);
+      send(probe, text);
       const { code, stderr, replies } = await end();
       assert.deepEqual({ code, replies }, { code: 1, replies: [probed] });
       assert.deepEqual(lines(stderr).slice(1), ["[hello-ext] input ended inside a frame"]);
@@ -761,7 +812,7 @@ describe("life", () => {
     });
   }
 
-  test("ends with one line and no stack trace when nobody reads its replies any more", async (t) => {
+  test("ends with one line when nobody reads its replies any more", async (t) => {
     const { child, ask, said } = start(t);
     await ask(probe);
     child.stdout.destroy();
@@ -842,14 +893,14 @@ describe("one source of truth", () => {
     if (tools.length > 0) wanted.add("tools.register");
     // These two go with what a hook answers: `replace` and `context_phase`.
     const more = ["tools.transform_output", "session.lifecycle"];
-    assert.deepEqual(
-      new Set(manifest.permissions.filter((name: string) => wanted.has(name) || !more.includes(name))),
-      wanted,
-    );
+    const asked: string[] = manifest.permissions;
+    const needed = asked.filter((name) => wanted.has(name) || !more.includes(name));
+    assert.deepEqual(new Set(needed), wanted);
   });
 
   test("the README's first command prints what it says", () => {
-    const [, command, output] = /```sh\nnpm ci && (.*)\n```[^`]*```\n([^`]*)\n```/.exec(read("README.md")) ?? [];
+    const first = /```sh\nnpm ci && (.*)\n```[^`]*```\n([^`]*)\n```/;
+    const [, command, output] = first.exec(read("README.md")) ?? [];
     assert.ok(command && output, "the README's first command, with its output");
     const run = [process.execPath, ...nodeArgs, main].join(" ");
     const here = command.replace(`node --import tsx ${main}`, run);
