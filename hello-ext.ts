@@ -10,6 +10,7 @@
 // them. Cut the guard's rule out whole. Keep the framing, the dispatch and main as they are.
 
 import { Console } from "node:console";
+import { once } from "node:events";
 import { posix } from "node:path";
 
 // ---- Constants ----------------------------------------------------------------------------------
@@ -101,9 +102,8 @@ function contentLength(header: string): number {
     if (length !== undefined && length !== Number(value)) throw new Error("two Content-Lengths");
     length = Number(value);
   }
-  if (length === undefined) throw new Error("header without Content-Length");
-  if (length > MAX_REQUEST_BYTES) throw new Error("Content-Length over 64 MiB");
-  return length;
+  if (length !== undefined && length <= MAX_REQUEST_BYTES) return length;
+  throw new Error("header without a Content-Length of up to 64 MiB");
 }
 
 /** Takes a response; gives its frame, header and body in one piece. Throws if it is over 4 MiB. */
@@ -117,10 +117,10 @@ function frame(response: { id: Id; result: unknown } | { id: Id; error: object }
 }
 const failure = (id: Id, code: number, message: string) => frame({ id, error: { code, message } });
 
-/** Writes to stdout and waits until the reader has taken it. Throws when the reader is gone. */
-const send = (frame: string) => new Promise<void>((resolve, reject) => {
-  process.stdout.write(frame, (error) => (error ? reject(error) : resolve()));
-});
+/** Writes a frame, and waits while the reader is behind. Throws when the reader is gone. */
+async function send(frame: string): Promise<void> {
+  if (!process.stdout.write(frame)) await once(process.stdout, "drain");
+}
 
 // ---- The tool: to add one, add an entry ---------------------------------------------------------
 /** `call` gets the input as the model wrote it, gives what the model sees, and has 120 seconds. */
@@ -344,7 +344,8 @@ async function answer(body: Buffer): Promise<string> {
 // ---- Main ---------------------------------------------------------------------------------------
 async function main(): Promise<void> {
   Object.assign(console, new Console(process.stderr)); // so that console.log cannot break a frame
-  for (const stream of [process.stdout, process.stderr]) stream.on("error", () => {}); // peer gone
+  process.stdout.on("error", (error) => process.stdin.destroy(error)); // nobody reads: end the loop
+  process.stderr.on("error", () => {}); // nobody reads: go on
   try {
     if (process.stdin.isTTY) throw new Error("is started by SynapsCLI; to see it work: npm test");
     for await (const body of readFrames(process.stdin)) {
@@ -356,5 +357,4 @@ async function main(): Promise<void> {
     process.exitCode = 1;
   }
 }
-
 void main();
