@@ -163,9 +163,9 @@ const REDIRECTION = /<<<|(?:(?<![^ \n;&|])(?:\d+|\{\w+\}))?(?:&>+|[<>]+[&|-]?) *
 const COMMAND_END = /[\n;&|]| (?:\ue03b|[{\ue07b][}\ue07d] \+)(?= |$)/; // find: \; and {} +
 
 // What is quoted hides at U+E000 and up, where a ";" ends no command and a "$" is a dollar sign.
-const shift = (by: number) => (c: string) => String.fromCharCode(c.charCodeAt(0) + by);
-const hide = (text: string) => text.replace(/[\0-,:-@[-^`{-\x7f]/g, shift(0xe000));
-const reveal = (text: string) => text.replace(/[\ue000-\ue07f]/g, shift(-0xe000)).replace("\0", "");
+const move = (by: number) => (c: string) => String.fromCharCode(c.charCodeAt(0) + by);
+const hide = (text: string) => text.replace(/[\0-,:-@[-^`{-\x7f]/g, move(0xe000));
+const reveal = (text: string) => text.replace(/[\ue000-\ue07f]/g, move(-0xe000)).replace(/\0/g, "");
 
 /** Undoes quoting: gives a script for the text and for each $( ) in it, and what is yet to read. */
 function unquote(text: string, depth: number) {
@@ -181,7 +181,7 @@ function unquote(text: string, depth: number) {
       outer.push([script + (token === "(" ? "\n" : "$(…)"), quoted]);
       [script, quoted] = [token === "(" && text[at - 1] === "=" ? ": " : "", false]; // a=(data)
     } else if (token === ")" && !quoted) {
-      unread ||= /(?:^|[\n;&|]) *case /.test(script); // its ")" may be one of a pattern
+      unread ||= outer.length > 0 && /(?:^|[\n;&|]) *case /.test(script); // "a)" ends no $( )
       scripts.push(script);
       [script, quoted] = outer.pop() ?? ["", false];
     } else if (token === '"' || token === '$"') quoted = !quoted;
@@ -197,7 +197,7 @@ function unquote(text: string, depth: number) {
   }
   scripts.push(script, ...outer.map(([script]) => script));
   unread ||= at < text.length || quoted || outer.length > 0;
-  unread ||= scripts.some((script) => /(?<!<)<<(?!<)/.test(script)); // a here-document
+  unread ||= scripts.some((script) => /(?<!<)<<(?!<| *\d)/.test(script)); // a here-document
   return { scripts, nested, unread };
 }
 
@@ -207,7 +207,7 @@ function blindly(text: string): string {
   const keys = text.replace(/\\(?:x([0-9a-fA-F]{1,2})|[tabe0\\])/g, (key, hex) => {
     const code = key === "\\t" ? 9 : parseInt(hex, 16);
     return code < 128 && code !== 27 ? String.fromCharCode(code) : "";
-  }).replace(/\\[nr]|[\x01-\x08\x0b-\x1f()]|[ \t]-\w*c[ \t]/g, "\n"); // the last: bash -c …
+  }).replace(/\\[nr]|[\x01-\x08\x0b-\x1f()]|(?:[ \t]-\w*c|\btrap)[ \t]/g, "\n");
   return keys.replace(/\\\n|["'\\]/g, "").replace(/#/g, "\\#").replace(/`/g, "$$\n");
 }
 
@@ -231,7 +231,7 @@ function judge(words: string[], elsewhere: boolean, depth: number): string[] {
     const read = (from: number, glue: string) =>
       findRemovals(words.slice(from).map(reveal).join(glue), false, elsewhere, depth + 1);
     if (name === "rm") return judgeRm(words.slice(i + 1), elsewhere);
-    if (READS_TEXT.has(name)) return read(i + 1, /sh$|su/.test(name) ? "\n" : " ");
+    if (READS_TEXT.has(name)) return read(i + 1, /^[ep]/.test(name) ? " " : "\n");
     if (TAKES_NEXT.test(words[i - 1] ?? "") || /^$|^[-+]|^\.?\d|=/.test(text)) continue;
     if (i > 0 && /[ \t\n]/.test(text)) return read(i, " "); // watch 'rm -r x'
     if (!PREFIXES.has(name)) break;

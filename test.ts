@@ -577,7 +577,9 @@ describe("guard", () => {
     "rm -rf /tmp/a >x 2>&1", "rm -rf /tmp/a&&ls", "rm -rf /tmp/a;ls x", "sudo rm -rf /tmp/a",
     "bash -c 'rm -rf /tmp/a'", "rm -rf -- /tmp/a", "rm -rf /tmp/... /tmp/..a", "(rm -rf /tmp/a)",
     "{ rm -rf /tmp/a; }", "echo $(rm -rf /tmp/a)", "rm -rf /tmp/a#b", "eval rm -rf /tmp/a",
-    "if x; then rm -rf /tmp/a; fi", "/bin/rm -r /tmp/a", "rm -rf /tmp/a || true",
+    "trap 'rm -rf /tmp/a' EXIT INT", "case x in *) rm -rf \"/tmp/a b\";; esac",
+    "rm -rf /tmp/a\"\"''", "if x; then rm -rf /tmp/a; fi", "/bin/rm -r /tmp/a",
+    "rm -rf /tmp/a || true",
   ]);
   blocks("what is not literally below /tmp", [
     "rm -rf /", "rm -rf /tmp", "rm -rf /tmp/", "rm -rf /tmp/.", "rm -rf /tmp/a/..",
@@ -591,7 +593,7 @@ describe("guard", () => {
   blocks("words put together as the shell does", [
     '"rm" -r x', "r''m -r x", "\\rm -r x", "r\\m -r x", "rm${IFS}-r${IFS}x", "rm$IFS-r$IFS/x",
     "rm -\\\nr x", "r\\\nm -r x", "/bin/rm -r x", '"/usr/bin/rm" -r x', "rm -r'f' x", '$"rm" -r x',
-    "'r'\"m\" -r x",
+    "'r'\"m\" -r x", "rm -r x", "rm -r x",
   ]);
   blocks("every place where a command starts", [
     "x; rm -r y", "x;rm -r y", "x && rm -r y", "x || rm -r y", "x | rm -r y", "x |& rm -r y",
@@ -630,7 +632,8 @@ describe("guard", () => {
     "xargs git rm -r", "git ls-files -z | xargs -0 git rm -r --cached", "sudo git rm -r x",
     "sudo -u me git rm -r x", "timeout 5 git rm -r x", "xargs rm -f",
     "find . -exec rm {} \\; -print", "find . -exec rm -f {} + -printf x",
-    "find . -name '*-r' -exec git rm -r {} \\;", "env A=1 git rm -r x", "nice -n 5 npm rm -r x",
+    "find . -name '*-r' -exec git rm -r {} \\;", "find . -exec echo rm -r {} \\;",
+    "find . -exec grep 'rm -r' {} +", "env A=1 git rm -r x", "nice -n 5 npm rm -r x",
     "time git rm -r x",
   ]);
   blocks("text that is handed to a shell", [
@@ -645,8 +648,10 @@ describe("guard", () => {
     'echo "x; rm -rf y"', "printf '%s\\n' 'rm -rf ~'", "grep -rn 'rm -rf /' docs", "ls # rm -rf /",
     "ls #; rm -rf /", "echo '$(rm -rf y)'", "echo '`rm -rf y`'", 'echo "\\$(rm -rf y)"',
     'git commit -m "no \\`rm -rf x\\`"', "echo a\\\nrm -rf x", "echo 'a\nrm -rf x'",
-    "steps=('rm -rf y' ls)", "steps=(rm -rf y)", "x='rm -rf y' ls", "x=\"rm -rf y\"",
-    "sudo git commit -m 'rm -rf x'", "python3 -c 'rm -rf x'", "echo \"a 'b\" ; echo \"rm -rf 'c\"",
+    "steps=('rm -rf y' ls)", "steps=(rm -rf y)", "x='rm -rf y' ls",
+    'case x in *) echo "x; rm -rf y";; esac', 'echo $((1<<2)); echo "x; rm -rf y"',
+    "x=\"rm -rf y\"", "sudo git commit -m 'rm -rf x'", "python3 -c 'rm -rf x'",
+    "echo \"a 'b\" ; echo \"rm -rf 'c\"",
   ]);
   allows("what cannot be read", [
     'eval "$(ssh-agent -s)"', 'bash -c "$CMD"', 'echo "open quote', "echo 'it", "echo `x",
@@ -662,8 +667,8 @@ describe("guard", () => {
     "rm -r y\n", "rm -r y\r", "rm -r y", "rm -r y\\n", "ls\\nrm -r y\\r", "rm\\x20-r\\x20y\\n",
     "rm\\t-r y\\n", "r\\x1bm -r y\\n", "\u0003rm -r y\n", "\\x03rm -r y\\n",
     "echo 'open\nrm -r y\n", "bash -c 'rm -r y'\n", "su root -c \"rm -r y\"\n", "ls; rm -r y",
-    "r'm' -r y\n", "\"rm -r y\"\n", "# rm\nrm -r y", "rm -r ", "rm -r /tmp/a\nrm -r y\n",
-    "rm -r \\\ny",
+    "r'm' -r y\n", "\"rm -r y\"\n", "# rm\nrm -r y", "trap 'rm -r y' EXIT\n", "rm -r ",
+    "rm -r /tmp/a\nrm -r y\n", "rm -r \\\ny",
   ], "shell_send");
   allows("other keystrokes", [
     "ls\n", "it's", "rm y\n", "rm -r /tmp/a\n", "rm -rf /tmp/a 2>/dev/null\n", "y", "", "\\x03",
