@@ -1,6 +1,5 @@
 // hello-ext: a complete SynapsCLI extension in one file, with Node built-ins only. Its tool `hello`
 // greets someone by name; its hook `before_tool_call` blocks a recursive rm outside /tmp.
-//
 // SynapsCLI starts this file as a process of its own and talks to it over stdin and stdout:
 //   - JSON-RPC 2.0, each message in a frame: "Content-Length: N\r\n\r\n" and N bytes of UTF-8 JSON
 //   - initialize comes first, then tool.call and hook.handle one at a time, shutdown last
@@ -30,9 +29,10 @@ type HookActions = {
   before_tool_call: // tools.intercept
     | { action: "block"; reason: string } | { action: "confirm"; message: string }
     | { action: "modify"; input: unknown };
-  after_tool_call: { action: "replace"; output: string }; // that and tools.transform_output
+  after_tool_call: { action: "replace"; output: string }; // tools.intercept, tools.transform_output
   before_message: { action: "inject"; content: string }; // privacy.llm_content
-  on_message_complete: { action: "context_phase"; phase: string }; // that and session.lifecycle
+  on_message_complete: // privacy.llm_content, session.lifecycle
+    { action: "context_phase"; phase: string };
   on_compaction: never; // privacy.llm_content
   on_session_start: { action: "inject"; content: string }; // session.lifecycle
   on_session_end: never; // session.lifecycle
@@ -41,8 +41,7 @@ type HookKind = keyof HookActions;
 type HookResult<K extends HookKind = HookKind> = { action: "continue" } | HookActions[K];
 /** The params of hook.handle (runtime). What a kind of hook has no use for is null. */
 type HookEvent = {
-  kind: HookKind;
-  tool_name: string | null; tool_runtime_name: string | null; // the first as the model knows it
+  kind: HookKind; tool_name: string | null; tool_runtime_name: string | null;
   tool_input: unknown; tool_output: string | null;
   message: string | null; session_id: string | null; transcript: unknown[] | null; data: unknown;
 };
@@ -118,8 +117,8 @@ function frame(response: { id: Id; result: unknown } | { id: Id; error: object }
 const failure = (id: Id, code: number, message: string) => frame({ id, error: { code, message } });
 
 /** Writes a frame, and waits while the reader is behind. Throws when the reader is gone. */
-async function send(frame: string): Promise<void> {
-  if (!process.stdout.write(frame)) await once(process.stdout, "drain");
+async function send(text: string): Promise<void> {
+  if (!process.stdout.write(text)) await once(process.stdout, "drain");
 }
 
 // ---- The tool: to add one, add an entry ---------------------------------------------------------
@@ -128,18 +127,16 @@ type Call = (input: Record<string, unknown>) => string | Promise<string>;
 type Tool = { name: string; description: string; input_schema: object; call: Call };
 /** What a tool throws when its input is wrong: the model sees the message and can try again. */
 class InvalidInput extends Error {}
-const tools: Tool[] = [
-  {
-    name: "hello", // to the model: hello-ext_hello
-    description: "Greet someone by name",
-    input_schema: { type: "object", properties: { name: { type: "string" } }, required: ["name"] },
-    call: (input) => {
-      const name = input.name ?? "world";
-      if (typeof name !== "string") throw new InvalidInput(`name is ${show(name)}, not a string`);
-      return `Hello, ${name}!`;
-    },
+const tools: Tool[] = [{
+  name: "hello", // to the model: hello-ext_hello
+  description: "Greet someone by name",
+  input_schema: { type: "object", properties: { name: { type: "string" } }, required: ["name"] },
+  call: (input) => {
+    const name = input.name ?? "world";
+    if (typeof name !== "string") throw new InvalidInput(`name is ${show(name)}, not a string`);
+    return `Hello, ${name}!`;
   },
-];
+}];
 
 // ---- The guard's rule ---------------------------------------------------------------------------
 // Takes shell text; gives what a recursive rm in it would remove that is no literal path strictly
@@ -170,7 +167,7 @@ const reveal = (text: string) => text.replace(/[\ue000-\ue07f]/g, move(-0xe000))
 /** Undoes quoting: gives a script for the text and for each $( ) in it, and what is yet to read. */
 function unquote(text: string, depth: number) {
   const scripts: string[] = [], nested: string[] = [], outer: [string, boolean][] = [];
-  let script = "", quoted = false, unread = false, at = 0;
+  let script = "", quoted = false, unsure = false, at = 0;
   for (let token = "", gap: string | undefined; at < text.length; at += token.length) {
     if (depth + outer.length > MAX_DEPTH) throw new Error("the command is nested too deep to read");
     const lexer = quoted ? QUOTED : BARE;
@@ -181,7 +178,7 @@ function unquote(text: string, depth: number) {
       outer.push([script + (token === "(" ? "\n" : "$(…)"), quoted]);
       [script, quoted] = [token === "(" && text[at - 1] === "=" ? ": " : "", false]; // a=(data)
     } else if (token === ")" && !quoted) {
-      unread ||= outer.length > 0 && /(?:^|[\n;&|]) *case /.test(script); // "a)" ends no $( )
+      unsure ||= outer.length > 0 && /(?:^|[\n;&|]) *case /.test(script); // "a)" ends no $( )
       scripts.push(script);
       [script, quoted] = outer.pop() ?? ["", false];
     } else if (token === '"' || token === '$"') quoted = !quoted;
@@ -196,9 +193,9 @@ function unquote(text: string, depth: number) {
     else script += /^\$['{]/.test(token) ? "$" + hide(token) : token;
   }
   scripts.push(script, ...outer.map(([script]) => script));
-  unread ||= at < text.length || quoted || outer.length > 0;
-  unread ||= scripts.some((script) => /(?<!<)<<(?!<| *\d)/.test(script)); // a here-document
-  return { scripts, nested, unread };
+  unsure ||= at < text.length || quoted || outer.length > 0;
+  unsure ||= scripts.some((script) => /(?<!<)<<(?!<| *\d)/.test(script)); // a here-document
+  return { scripts, nested, unsure };
 }
 
 /** The blind reading: quotes and backslashes mean nothing, a separator or line starts a command. */
@@ -213,13 +210,13 @@ function blindly(text: string): string {
 
 /** Takes text, whether no shell has read it, and where it stands; gives the offending operands. */
 function findRemovals(text: string, blind = false, elsewhere = false, depth = 0): string[] {
-  const { scripts, nested, unread } = unquote(blind ? blindly(text) : text, depth);
+  const { scripts, nested, unsure } = unquote(blind ? blindly(text) : text, depth);
   const commands = scripts.flatMap((script) => script.replace(REDIRECTION, " ")
     .replace(/ -(?:exec|ok)(?:dir)? /g, "\n$&").split(COMMAND_END));
   return [
     ...commands.flatMap((command) => judge(command.match(/[^ ]+/g) ?? [], elsewhere, depth)),
     ...nested.flatMap((inner) => findRemovals(inner, false, elsewhere, depth + 1)),
-    ...(unread && !blind ? findRemovals(text, true, elsewhere, depth) : []),
+    ...(unsure && !blind ? findRemovals(text, true, elsewhere, depth) : []),
   ];
 }
 
@@ -251,16 +248,9 @@ function judgeRm(words: string[], elsewhere: boolean): string[] {
 /** A path of 4,096 bytes or more cannot exist (Linux); posix.normalize takes quadratic time. */
 const isBelowTmp = (path: string) => path.length < 4096 && /^\/tmp\/./.test(posix.normalize(path));
 
-// ---- The hook: to add one, name it in `hooks` and in plugin.json, and answer it in `onHook` -----
-const hooks: { name: HookKind }[] = [{ name: "before_tool_call" }];
+// ---- The hooks: to add one, add its handler, and subscribe to it in plugin.json -----------------
 /** The built-in tools that take shell text, and the field it is in. */
 const fields = new Map([["bash", "command"], ["shell_start", "command"], ["shell_send", "input"]]);
-
-/** Takes an event; gives what to do, within 5 seconds. Where it throws, a tool call is blocked. */
-function onHook(event: HookEvent): HookResult | Promise<HookResult> {
-  if (event.kind === "before_tool_call") return beforeToolCall(event);
-  return { action: "continue" };
-}
 
 function beforeToolCall({ tool_name, tool_input }: HookEvent): HookResult<"before_tool_call"> {
   const text = members(tool_input)[fields.get(tool_name ?? "") ?? ""] ?? "";
@@ -273,7 +263,14 @@ function beforeToolCall({ tool_name, tool_input }: HookEvent): HookResult<"befor
   return { action: "block", reason };
 }
 
+/** It has 5 seconds. Where it throws, a tool call is blocked and everything else goes on. */
+type Handler<K extends HookKind> = (event: HookEvent) => HookResult<K> | Promise<HookResult<K>>;
+const goOn: Handler<HookKind> = () => ({ action: "continue" });
+const handlers: { [K in HookKind]?: Handler<K> } = { before_tool_call: beforeToolCall };
+
 // ---- Dispatch -----------------------------------------------------------------------------------
+const hooks = new Map(Object.entries(handlers)); // a Map, since every object has a "constructor"
+const capabilities = { tools, hooks: [...hooks.keys()].map((name) => ({ name })) };
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 let isShutDown = false;
 
@@ -281,9 +278,9 @@ let isShutDown = false;
 async function handle(method: string, params: unknown): Promise<unknown> {
   switch (method) {
     case "initialize": // JSON.stringify leaves out each tool's `call`
-      return { name: NAME, version: VERSION, protocol_version: 1, capabilities: { tools, hooks } };
+      return { name: NAME, version: VERSION, protocol_version: 1, capabilities };
     case "tool.call": return callTool(members(params));
-    case "hook.handle": return callHook(params);
+    case "hook.handle": return callHook(params, (event) => (hooks.get(event.kind) ?? goOn)(event));
     case "shutdown": isShutDown = true; break;
     default: log(`unknown method ${show(method)}`); // guide: tolerate it
   }
@@ -298,15 +295,16 @@ async function callTool({ name, input }: Record<string, unknown>): Promise<unkno
   return { content: text, output: text }; // the runtime reads content, the guide output
 }
 
-/** Takes the runtime's request or the guide's, answers in its words; safely, after a failure. */
-async function callHook(params: unknown, failure?: string): Promise<unknown> {
+/** Runs a handler on the runtime's request or the guide's; gives its result in the same words. */
+async function callHook(params: unknown, handler: Handler<HookKind>): Promise<unknown> {
   const { hook, context } = members(params), { tool, input, ...own } = members(context);
-  const names = { tool_name: own.tool_name ?? tool ?? "bash", tool_input: own.tool_input ?? input };
-  const event: unknown = isHookEvent(params) ? params : { ...own, ...names, kind: hook };
+  const event: unknown = isHookEvent(params) ? params : {
+    tool_runtime_name: null, tool_output: null, message: null, session_id: null, transcript: null,
+    data: null, ...own, kind: hook,
+    tool_name: own.tool_name ?? tool ?? "bash", tool_input: own.tool_input ?? input,
+  };
   if (!isHookEvent(event)) return {};
-  let result: HookResult = { action: "continue" };
-  if (failure === undefined) result = await onHook(event);
-  else if (event.kind === "before_tool_call") result = { action: "block", reason: failure };
+  const result = await handler(event);
   return result.action === "continue" && event !== params ? {} : result;
 }
 
@@ -319,7 +317,9 @@ async function reply(id: Id, method: string, params: unknown): Promise<string> {
     if (method === "tool.call" && invalid) return failure(id, InvalidParams, message);
     log(`${method} failed: ${message}`);
     if (method !== "hook.handle") return failure(id, InternalError, message);
-    return frame({ id, result: await callHook(params, message) }); // an error lets the call run
+    const safe: Handler<HookKind> = (event) => // an error would let the call run (runtime)
+      event.kind === "before_tool_call" ? { action: "block", reason: message } : goOn(event);
+    return frame({ id, result: await callHook(params, safe) });
   }
 }
 
@@ -337,8 +337,8 @@ async function answer(body: Buffer): Promise<string> {
   const isId = isShort || typeof id === "number" || id === null;
   if (!isId) return failure(null, InvalidRequest, "the id is no number, null or short string");
   if (typeof method !== "string") return failure(id, InvalidRequest, "not an object with a method");
-  const frame = await reply(id, method, params);
-  return "id" in message ? frame : ""; // a notification is never answered
+  const response = await reply(id, method, params);
+  return "id" in message ? response : ""; // a notification is never answered
 }
 
 // ---- Main ---------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 // Drives hello-ext over pipes as SynapsCLI does: with the command of plugin.json, the runtime's
 // environment and its working directory. The framing is written here once more, to test it.
 //
-// In a copy, the Step 8 conversations and the groups "tool" and "guard" are about what you replace:
-// make them yours with the code. The other groups hold for any extension.
+// In a copy, make yours what is about hello and the guard: "The tutorial's Step 8", "The tool", "The
+// guard's rule" and the last test, which runs the README's command. The rest is for any extension.
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
@@ -25,6 +25,7 @@ const stripsTypes = Reflect.get(process.features, "typescript");
 const bare = stripsTypes && !existsSync(join(root, "node_modules/tsx"));
 if (bare) console.log("tsx is not installed: Node itself strips the types of hello-ext.ts");
 const main: string = manifest.args.at(-1);
+const prefix = `[${plugin.name}]`;
 const nodeArgs: string[] = bare ? [] : manifest.args.slice(0, -1);
 
 const { PATH, HOME, LANG, TERM, XDG_RUNTIME_DIR } = process.env;
@@ -123,8 +124,8 @@ const guide = (context: unknown, hook = "before_tool_call") => ({ hook, context 
 // ---- The tutorial's Step 8 ----------------------------------------------------------------------
 
 const info = {
-  name: "hello-ext",
-  version: "0.1.0",
+  name: plugin.name,
+  version: plugin.version,
   protocol_version: 1,
   capabilities: {
     tools: [{
@@ -172,8 +173,10 @@ function conversation(name: string, steps: Step[]) {
       });
     }
     test("then ends by itself with exit code 0", async () => {
-      const { code, replies } = await extension.ended();
+      const { code, replies, stderr } = await extension.ended();
       assert.deepEqual({ code, replies }, { code: 0, replies: [] });
+      const unknown = steps.filter(([name]) => name === "an unknown method" || name === "info.get");
+      assert.deepEqual(lines(stderr).length, unknown.length, stderr);
     });
   });
 }
@@ -195,7 +198,7 @@ conversation("Step 8 in the words of the guide", [
 
 conversation("Step 8 as SynapsCLI 0.11 sends it", [
   ["initialize", "initialize", {
-    synaps_version: "0.11.1", extension_protocol_version: 1, plugin_id: "hello-ext",
+    synaps_version: "0.11.1", extension_protocol_version: 1, plugin_id: plugin.name,
     plugin_root: root, config: {},
   }, info],
   ["info.get", "info.get", null, {}],
@@ -387,9 +390,11 @@ describe("json-rpc", () => {
       assert.deepEqual(await ask({ ...probe, method }), probed);
     }
     assert.deepEqual(lines((await end()).stderr), [
-      '[hello-ext] unknown method "constructor"', '[hello-ext] unknown method "__proto__"',
-      '[hello-ext] unknown method "toString"', '[hello-ext] unknown method ""',
-      '[hello-ext] unknown method "a\\nb"',
+      `${prefix} unknown method "constructor"`,
+      `${prefix} unknown method "__proto__"`,
+      `${prefix} unknown method "toString"`,
+      `${prefix} unknown method ""`,
+      `${prefix} unknown method "a\\nb"`,
     ]);
   });
 
@@ -454,7 +459,7 @@ describe("tool", () => {
     const { error } = await ask(call("hello", { name: `${name}n` }));
     assert.deepEqual(error, { code: -32603, message });
     assert.deepEqual(await ask(probe), probed);
-    assert.equal(lines((await end()).stderr)[0], `[hello-ext] tool.call failed: ${message}`);
+    assert.equal(lines((await end()).stderr)[0], `${prefix} tool.call failed: ${message}`);
   });
 
   const body = "return `Hello, ${name}!`;";
@@ -473,7 +478,7 @@ describe("tool", () => {
       const reply = await ask(call("hello", { name: "Ada" }));
       assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32603, message } });
       assert.deepEqual(await ask(request("initialize")), response(info));
-      const line = `[hello-ext] tool.call failed: ${message.replace("\n", " ")}`;
+      const line = `${prefix} tool.call failed: ${message.replace("\n", " ")}`;
       assert.deepEqual(lines((await end()).stderr), [line]);
     });
   }
@@ -507,16 +512,17 @@ describe("tool", () => {
 // ---- The hook, whatever it does -----------------------------------------------------------------
 
 describe("hook", () => {
-  const first = 'if (event.kind === "before_tool_call") return';
+  const from = "(hooks.get(event.kind) ?? goOn)(event)"; // in place of any handler
   for (const [name, code, reason] of [
     ["throws", 'throw new Error("no luck");', "no luck"],
     ["throws what a tool may throw", 'throw new InvalidInput("no luck");', "no luck"],
     ["rejects", 'return Promise.reject("no luck");', '"no luck"'],
+    ["rejects with nothing", "return Promise.reject();", "undefined"],
     ["answers too much", 'return { action: "block", reason: "r".repeat(2 ** 22) };', "a reply of"],
     ["answers nothing", "return JSON.parse('[]')[0];", "Cannot read properties of undefined"],
   ] as const) {
     test(`that ${name} blocks a tool call and lets all else go on`, async (t) => {
-      const { ask, end } = start(t, variant(t, first, `${code}\n  ${first}`));
+      const { ask, end } = start(t, variant(t, from, `{ ${code} }`));
       for (const params of [event("bash", ls), guide({ tool_input: ls })]) {
         const { action, reason: given } = members((await ask(hook(params))).result);
         assert.equal(action, "block");
@@ -526,7 +532,7 @@ describe("hook", () => {
       assert.deepEqual(await ask(hook(later)), response(goOn));
       assert.deepEqual(await ask(hook(guide({ tool_input: ls }, "on_session_end"))), response({}));
       const said = lines((await end()).stderr);
-      const line = `[hello-ext] hook.handle failed: ${reason}`;
+      const line = `${prefix} hook.handle failed: ${reason}`;
       assert.deepEqual(said.map((text) => text.slice(0, line.length)), Array(4).fill(line));
     });
   }
@@ -684,6 +690,11 @@ describe("guard", () => {
   ], "shell_start");
   allows("the same text in another tool", ["rm -rf y", "rm -rf /"], "write");
 
+  test("is asked about every tool that it reads", () => {
+    const tools = manifest.hooks.map(({ tool }: { tool: string }) => tool);
+    assert.deepEqual(tools, ["bash", "shell_start", "shell_send"]);
+  });
+
   test("looks at the field that goes with the tool", async (t) => {
     const { ask } = start(t);
     for (const [tool, input, action] of [
@@ -771,12 +782,11 @@ describe("life", () => {
 
   test("answers everything asked before the input ends, however large", async (t) => {
     const { send, end } = start(t);
-    const name = "n".repeat(1e6);
-    send(...[1, 2, 3, 4].map(() => call("hello", { name })), "\r\n\n");
+    const ids = Array.from({ length: 2000 }, (_, id) => `${id}${"i".repeat(1000)}`);
+    send(...ids.map((id) => ({ ...probe, id })), "\r\n\n");
     const { code, replies } = await end();
+    assert.deepEqual(replies, ids.map((id) => ({ ...probed, id })));
     assert.equal(code, 0);
-    const reply = response({ content: `Hello, ${name}!`, output: `Hello, ${name}!` });
-    assert.deepEqual(replies, [reply, reply, reply, reply]);
   });
 
   for (const [name, text] of [
@@ -790,7 +800,7 @@ describe("life", () => {
       send(probe, text);
       const { code, stderr, replies } = await end();
       assert.deepEqual({ code, replies }, { code: 1, replies: [probed] });
-      assert.deepEqual(lines(stderr).slice(1), ["[hello-ext] input ended inside a frame"]);
+      assert.deepEqual(lines(stderr).slice(1), [`${prefix} input ended inside a frame`]);
     });
   }
 
@@ -824,7 +834,7 @@ describe("life", () => {
     child.stdin.write(framed(probe).repeat(3));
     const [code] = await once(child, "close");
     assert.equal(code, 1);
-    assert.match(said().at(-1) ?? "", /^\[hello-ext\] (write EPIPE|.*closed.*)$/);
+    assert.equal(said().at(-1), `${prefix} write EPIPE`);
   });
 
   test("serves on when nobody reads its stderr any more", async (t) => {
@@ -838,12 +848,24 @@ describe("life", () => {
   it("says what it is when started in a terminal", { skip: !script && "needs script" }, () => {
     const command = [process.execPath, ...nodeArgs, main].join(" ");
     const { stdout, status } = spawnSync("script", ["-qec", command, "/dev/null"], { cwd: root });
-    assert.match(`${stdout}`, /^\[hello-ext\] [^\n]*SynapsCLI[^\n]*npm test\r\n$/);
+    assert.equal(`${stdout}`.split("\r\n").length, 2);
+    assert.match(`${stdout}`, /SynapsCLI.*npm test/);
     assert.equal(status, 1);
   });
 });
 
 // ---- One source of truth ------------------------------------------------------------------------
+
+/** What a hook needs, and for the action of two of them (`replace`, `context_phase`) one more. */
+const permissions: Record<string, string[]> = {
+  before_tool_call: ["tools.intercept"],
+  after_tool_call: ["tools.intercept", "tools.transform_output"],
+  before_message: ["privacy.llm_content"],
+  on_message_complete: ["privacy.llm_content", "session.lifecycle"],
+  on_compaction: ["privacy.llm_content"],
+  on_session_start: ["session.lifecycle"],
+  on_session_end: ["session.lifecycle"],
+};
 
 describe("one source of truth", () => {
   const pkg = JSON.parse(read("package.json"));
@@ -884,23 +906,13 @@ describe("one source of truth", () => {
   });
 
   test("plugin.json asks for the permissions of its tools and hooks, and no others", () => {
-    const permissions: Record<string, string> = {
-      before_tool_call: "tools.intercept",
-      after_tool_call: "tools.intercept",
-      before_message: "privacy.llm_content",
-      on_message_complete: "privacy.llm_content",
-      on_compaction: "privacy.llm_content",
-      on_session_start: "session.lifecycle",
-      on_session_end: "session.lifecycle",
-    };
     const { tools, hooks } = initialize.capabilities;
-    const wanted = new Set(hooks.map(({ name }) => permissions[name]));
-    if (tools.length > 0) wanted.add("tools.register");
-    // These two go with what a hook answers: `replace` and `context_phase`.
-    const more = ["tools.transform_output", "session.lifecycle"];
-    const asked: string[] = manifest.permissions;
-    const needed = asked.filter((name) => wanted.has(name) || !more.includes(name));
-    assert.deepEqual(new Set(needed), wanted);
+    const needed = new Set(hooks.map(({ name }) => permissions[name]?.[0]));
+    if (tools.length > 0) needed.add("tools.register");
+    const allowed = new Set([...needed, ...hooks.flatMap(({ name }) => permissions[name] ?? [])]);
+    const asked = new Set<string>(manifest.permissions);
+    assert.deepEqual([...needed].filter((name) => !asked.has(`${name}`)), []);
+    assert.deepEqual([...asked].filter((name) => !allowed.has(name)), []);
   });
 
   test("the README's first command prints what it says", () => {
