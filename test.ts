@@ -1,8 +1,8 @@
 // Drives hello-ext over pipes as SynapsCLI does: with the command of plugin.json, the runtime's
 // environment and its working directory. The framing is written here once more, to test it.
 //
-// In a copy, make yours what is about hello and the guard: "The tutorial's Step 8", "The tool", "The
-// guard's rule" and the last test, which runs the README's command. The rest is for any extension.
+// In a copy, make yours what is about hello and the guard: "The tutorial's Step 8", "The tool",
+// "The guard's rule" and the last test, which runs the README's command. The rest holds for any.
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
@@ -12,10 +12,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it, type TestContext } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
 
 // ---- Harness ------------------------------------------------------------------------------------
 
-const root = import.meta.dirname;
+const root = fileURLToPath(new URL(".", import.meta.url));
 const read = (file: string) => readFileSync(join(root, file), "utf8");
 const { extension: manifest, ...plugin } = JSON.parse(read(".synaps-plugin/plugin.json"));
 
@@ -189,6 +190,10 @@ conversation("Step 8 in the words of the guide", [
   ["a hook: block", "hook.handle", guide({ tool_name: "bash", tool_input: rm }), blocked],
   ["a hook with other names", "hook.handle", guide({ tool: "bash", input: rm }), blocked],
   ["a hook without a tool, as bash", "hook.handle", guide({ tool_name: null, input: rm }), blocked],
+  ["a hook with both names: go on", "hook.handle",
+    guide({ tool_name: "bash", tool: "write", tool_input: ls, input: rm }), {}],
+  ["a hook with both names: block", "hook.handle",
+    guide({ tool_name: "bash", tool: "write", tool_input: rm, input: ls }), blocked],
   ["a hook about another tool", "hook.handle", guide({ tool: "write", input: rm }), {}],
   ["a hook with nothing in it", "hook.handle", guide({}), {}],
   ["another hook", "hook.handle", guide({ tool_input: rm }, "after_tool_call"), {}],
@@ -270,9 +275,10 @@ describe("framing", () => {
     });
   }
 
-  test("reads 16 MiB in one message", async (t) => {
+  test("reads a message of 64 MiB", async (t) => {
     const { ask } = start(t);
-    assert.deepEqual(await ask({ ...probe, params: "a".repeat(2 ** 24) }), probed);
+    const length = 2 ** 26 - JSON.stringify({ ...probe, params: "" }).length;
+    assert.deepEqual(await ask({ ...probe, params: "a".repeat(length) }), probed);
   });
 
   test("answers thousands of messages from one chunk, each once and in order", async (t) => {
@@ -309,7 +315,8 @@ describe("framing", () => {
     ["over 64 MiB", `Content-Length: ${2 ** 26 + 1}\r\n\r\n`, /Content-Length.*64 MiB/],
     ["400 digits", `Content-Length: ${"9".repeat(400)}\r\n\r\n`, /Content-Length.*64 MiB/],
     ["an endless line", "a".repeat(2 ** 20), /header.*8 KiB/],
-    ["a header over 8 KiB", "A: b\r\n".repeat(1400) + `${header}\r\n\r\n${body}`, /header.*8 KiB/],
+    ["one byte over 8 KiB", `A: ${"b".repeat(8192 - 4)}\n\n`, /header.*8 KiB/],
+    ["many lines over 8 KiB", `${"A: b\n".repeat(1700)}${header}\n\n${body}`, /header.*8 KiB/],
   ] as const) {
     test(`ends at once with one line and exit code 1 after ${name}`, async (t) => {
       const { send, ended } = start(t);
@@ -454,9 +461,9 @@ describe("tool", () => {
     const rest = JSON.stringify(response({ content: "Hello, !", output: "Hello, !" }));
     const name = "n".repeat((2 ** 22 - rest.length) / 2);
     const text = `Hello, ${name}!`;
-    const message = "a reply of 4194306 bytes is over 4 MiB";
+    const message = "a reply of 4194305 bytes is over 4 MiB";
     assert.deepEqual(await ask(call("hello", { name })), response({ content: text, output: text }));
-    const { error } = await ask(call("hello", { name: `${name}n` }));
+    const { error } = await ask({ ...call("hello", { name }), id: 10 }); // one digit more
     assert.deepEqual(error, { code: -32603, message });
     assert.deepEqual(await ask(probe), probed);
     assert.equal(lines((await end()).stderr)[0], `${prefix} tool.call failed: ${message}`);
@@ -464,7 +471,8 @@ describe("tool", () => {
 
   const body = "return `Hello, ${name}!`;";
   for (const [name, code, message] of [
-    ["throws", 'throw new Error("no\\nluck");', "no\nluck"],
+    ["throws", 'throw new Error("no\\r\\nluck\\n\\rtoday");', "no\r\nluck\n\rtoday"],
+    ["throws at length", 'throw new Error("long".repeat(1e6));', "long".repeat(50)],
     ["rejects", 'return Promise.reject(new Error("no luck"));', "no luck"],
     ["throws what is no error", "throw null;", "null"],
     [
@@ -478,7 +486,7 @@ describe("tool", () => {
       const reply = await ask(call("hello", { name: "Ada" }));
       assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32603, message } });
       assert.deepEqual(await ask(request("initialize")), response(info));
-      const line = `${prefix} tool.call failed: ${message.replace("\n", " ")}`;
+      const line = `${prefix} tool.call failed: ${message.replace(/\r\n|\n\r/g, " ")}`;
       assert.deepEqual(lines((await end()).stderr), [line]);
     });
   }
