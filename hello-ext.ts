@@ -11,6 +11,7 @@
 import { Console } from "node:console";
 import { once } from "node:events";
 import { posix } from "node:path";
+Object.assign(console, new Console(process.stderr)); // so that console.log cannot break a frame
 
 // ---- Constants ----------------------------------------------------------------------------------
 const NAME = "hello-ext";
@@ -18,7 +19,6 @@ const VERSION = "0.1.0";
 const MAX_HEADER_BYTES = 8 * 1024;
 const MAX_REQUEST_BYTES = 64 * 1024 * 1024;
 const MAX_REPLY_BYTES = 4 * 1024 * 1024; // the runtime takes a larger one for a dead process
-const MAX_ID_LENGTH = 1024; // in UTF-16 code units: a reply has to have room for its id
 // JSON-RPC 2.0
 const ParseError = -32700, InvalidRequest = -32600, InvalidParams = -32602, InternalError = -32603;
 
@@ -59,7 +59,7 @@ const cut = (text: string) => [...text.slice(0, 400)].slice(0, 200).join("");
 /** A string in quotes, cut; of anything else the type (JSON.stringify throws on a deep value). */
 const show = (value: unknown) => typeof value === "string" ? JSON.stringify(cut(value))
   : value === null ? "null" : Array.isArray(value) ? "array" : typeof value;
-const messageOf = (error: unknown) => (error instanceof Error ? cut(error.message) : show(error));
+const messageOf = (e: unknown) => (e instanceof Error ? cut(`${e.message}`) : show(e));
 
 // ---- Framing ------------------------------------------------------------------------------------
 /** Cuts a stream of bytes, chunked anyhow, into the bodies of its frames. Throws when a header is
@@ -96,7 +96,7 @@ async function* readFrames(input: AsyncIterable<Buffer>): AsyncGenerator<Buffer>
 /** Takes a header without its blank line; gives its Content-Length in bytes. Throws its fault. */
 function contentLength(header: string): number {
   let length: number | undefined;
-  for (const [, value = ""] of header.matchAll(/^content-length[ \t]*:([^\n]*)/gim)) {
+  for (const [, value = ""] of header.matchAll(/(?<=^|\n)content-length[ \t]*:([^\n]*)/gi)) {
     if (!/^[ \t]*[0-9]+[ \t]*\r?$/.test(value)) throw new Error(`Content-Length is ${show(value)}`);
     if (length !== undefined && length !== Number(value)) throw new Error("two Content-Lengths");
     length = Number(value);
@@ -108,10 +108,10 @@ function contentLength(header: string): number {
 /** Takes a response; gives its frame, header and body in one piece. Throws if it is over 4 MiB. */
 function frame(response: { id: Id; result: unknown } | { id: Id; error: object }): string {
   const json = JSON.stringify({ jsonrpc: "2.0", ...response });
+  const bytes = Buffer.byteLength(json);
+  if (bytes > MAX_REPLY_BYTES) throw new Error(`a reply of ${bytes} bytes is over 4 MiB`);
   // Half a surrogate pair stands there as an escape, \ud83d, which the runtime cannot parse.
   const body = json.replace(/\\(?:ud...|.)/g, (escape) => (escape.length > 2 ? "\\ufffd" : escape));
-  const bytes = Buffer.byteLength(body);
-  if (bytes > MAX_REPLY_BYTES) throw new Error(`a reply of ${bytes} bytes is over 4 MiB`);
   return `Content-Length: ${bytes}\r\n\r\n${body}`;
 }
 const failure = (id: Id, code: number, message: string) => frame({ id, error: { code, message } });
@@ -193,9 +193,8 @@ function unquote(text: string, depth: number) {
     else script += /^\$['{]/.test(token) ? "$" + hide(token) : token;
   }
   scripts.push(script, ...outer.map(([script]) => script));
-  unsure ||= at < text.length || quoted || outer.length > 0;
   unsure ||= scripts.some((script) => /(?<!<)<<(?!<| *\d)/.test(script)); // a here-document
-  return { scripts, nested, unsure };
+  return { scripts, nested, unsure: unsure || at < text.length || quoted || outer.length > 0 };
 }
 
 /** The blind reading: quotes and backslashes mean nothing, a separator or line starts a command. */
@@ -204,7 +203,7 @@ function blindly(text: string): string {
   const keys = text.replace(/\\(?:x([0-9a-fA-F]{1,2})|[tabe0\\])/g, (key, hex) => {
     const code = key === "\\t" ? 9 : parseInt(hex, 16);
     return code < 128 && code !== 27 ? String.fromCharCode(code) : "";
-  }).replace(/\\[nr]|[\x01-\x08\x0b-\x1f()]|(?:[ \t]-\w*c|\btrap)[ \t]/g, "\n");
+  }).replace(/\\[nr]|[\x01-\x08\x0b-\x1f()]|(?:[ \t]-\w*c|\btrap)[ \t]/g, "\n"); // sh -c, trap
   return keys.replace(/\\\n|["'\\]/g, "").replace(/#/g, "\\#").replace(/`/g, "$$\n");
 }
 
@@ -253,7 +252,8 @@ const isBelowTmp = (path: string) => path.length < 4096 && /^\/tmp\/./.test(posi
 const fields = new Map([["bash", "command"], ["shell_start", "command"], ["shell_send", "input"]]);
 
 function beforeToolCall({ tool_name, tool_input }: HookEvent): HookResult<"before_tool_call"> {
-  const text = members(tool_input)[fields.get(tool_name ?? "") ?? ""] ?? "";
+  const field = fields.get(tool_name ?? "");
+  const text = (field && members(tool_input)[field]) ?? "";
   if (typeof text !== "string") throw new Error(`the command is ${show(text)}, not a string`);
   const removals = findRemovals(text, tool_name !== "bash");
   if (tool_name === "shell_start") removals.push(...judge(text.split(/\s+/).map(hide), false, 0));
@@ -289,7 +289,7 @@ async function handle(method: string, params: unknown): Promise<unknown> {
 
 async function callTool({ name, input }: Record<string, unknown>): Promise<unknown> {
   const tool = tools.find((tool) => tool.name === name);
-  if (!tool) throw new InvalidInput(`there is no tool ${show(name)}`);
+  if (!tool) throw new InvalidInput(`name is ${show(name)}, which is no tool of ${NAME}`);
   if (!isObject(input ?? {})) throw new InvalidInput(`input is ${show(input)}, not an object`);
   const text = await tool.call(members(input));
   return { content: text, output: text }; // the runtime reads content, the guide output
@@ -333,7 +333,7 @@ async function answer(body: Buffer): Promise<string> {
   }
   const { id = null, method, params } = message;
   if (method === undefined && ("result" in message || "error" in message)) return ""; // a response
-  const isShort = typeof id === "string" && id.length <= MAX_ID_LENGTH;
+  const isShort = typeof id === "string" && id.length <= 1024; // so that it fits into a reply
   const isId = isShort || typeof id === "number" || id === null;
   if (!isId) return failure(null, InvalidRequest, "the id is no number, null or short string");
   if (typeof method !== "string") return failure(id, InvalidRequest, "not an object with a method");
@@ -343,18 +343,18 @@ async function answer(body: Buffer): Promise<string> {
 
 // ---- Main ---------------------------------------------------------------------------------------
 async function main(): Promise<void> {
-  Object.assign(console, new Console(process.stderr)); // so that console.log cannot break a frame
   process.stdout.on("error", (error) => process.stdin.destroy(error)); // nobody reads: end the loop
   process.stderr.on("error", () => {}); // nobody reads: go on
+  process.exitCode = 1; // until everything asked is answered
   try {
     if (process.stdin.isTTY) throw new Error("is started by SynapsCLI; to see it work: npm test");
     for await (const body of readFrames(process.stdin)) {
       await send(await answer(body));
       if (isShutDown) break;
     }
+    process.exitCode = 0;
   } catch (error) {
     log(messageOf(error));
-    process.exitCode = 1;
   }
 }
 void main();

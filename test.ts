@@ -264,8 +264,9 @@ describe("framing", () => {
     ["other headers before and after it", `A: b\r\n${header}\r\nContent-Type: c; d=e\r\n\r\n`],
     ["\\n in place of \\r\\n", `${header}\n\n`],
     ["blank lines before it", `\r\n\n\r\n${header}\r\n\r\n`],
+    ["a blank before the colon, and a tab", `Content-Length\t :\t${body.length}\t\r\n\r\n`],
     ["leading zeros", `Content-Length: 000${body.length}\r\n\r\n`],
-    ["the same Content-Length twice", `${header}\r\n${header}\r\n\r\n`],
+    ["the same length twice", `${header}\r\nContent-Length: 0${body.length}\r\n\r\n`],
     ["a header of 8 KiB", `A: ${"b".repeat(8192 - header.length - 9)}\r\n${header}\r\n\r\n`],
   ] as const) {
     test(`reads a message with ${name}`, async (t) => {
@@ -294,8 +295,8 @@ describe("framing", () => {
     const { child, end } = start(t);
     const message = framed({ ...probe, id: "i".repeat(1000) });
     const taken = new Promise((resolve) => child.stdin.write(message.repeat(8000), resolve));
-    const before = await Promise.race([taken, delay(1000, "nobody reads: not all is taken")]);
-    assert.equal(before, "nobody reads: not all is taken");
+    const first = await Promise.race([taken, delay(1000, "not all is taken")]);
+    assert.equal(first, "not all is taken");
     const { replies } = await end();
     assert.equal(replies.length, 8000);
   });
@@ -303,6 +304,7 @@ describe("framing", () => {
   for (const [name, text, complaint] of [
     ["no Content-Length", "X-Other: 1\r\n\r\n", /Content-Length/],
     ["Content-Length in another header", "X: Content-Length: 5\r\n\r\n", /Content-Length/],
+    ["Content-Length after a lone \\r", "X: a\rContent-Length: 5\r\n\r\n", /Content-Length/],
     ["two lengths", "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", /two Content-Lengths/],
     ["no value", "Content-Length:\r\n\r\n", /Content-Length/],
     ["a word", "Content-Length: abc\r\n\r\n", /Content-Length.*abc/],
@@ -335,6 +337,7 @@ describe("json-rpc", () => {
   for (const [name, message, id, code] of [
     ["a body that is no JSON", frame("invalid message"), null, -32700],
     ["an empty body", frame(""), null, -32700],
+    ["a body with a byte order mark", frame("\ufeff{}"), null, -32700],
     ["a body that is no UTF-8", Buffer.from('Content-Length: 3\n\n"\xff"', "latin1"), null, -32700],
     ["a batch", [probe], null, -32600],
     ["a number", 42, null, -32600],
@@ -347,7 +350,7 @@ describe("json-rpc", () => {
     ["an id that is an array", { id: [1], method: "tool.call" }, null, -32600],
     ["an id that is an object", { id: {}, method: "tool.call" }, null, -32600],
     ["an id that is a boolean", { id: false, method: "tool.call" }, null, -32600],
-    ["an id too long for a reply", { id: "i".repeat(2 ** 22), method: "initialize" }, null, -32600],
+    ["an id too long for a reply", { id: "i".repeat(1025), method: "initialize" }, null, -32600],
     ["an unknown tool", call("nope", {}), 1, -32602],
     ["a tool with a name of Object.prototype", call("constructor", {}), 1, -32602],
     ["a tool call without params", { id: 1, method: "tool.call" }, 1, -32602],
@@ -456,6 +459,13 @@ describe("tool", () => {
     assert.equal((await end()).stderr, "");
   });
 
+  test("is refused a reply of many MiB without much ado", async (t) => {
+    const { ask } = start(t);
+    const { error } = await ask(call("hello", { name: "a\n".repeat(2 ** 24) }));
+    assert.equal(members(error).code, -32603);
+    assert.deepEqual(await ask(probe), probed);
+  });
+
   test("gets its reply through up to 4 MiB, and -32603 beyond", async (t) => {
     const { ask, end } = start(t);
     const rest = JSON.stringify(response({ content: "Hello, !", output: "Hello, !" }));
@@ -467,6 +477,8 @@ describe("tool", () => {
     assert.deepEqual(error, { code: -32603, message });
     assert.deepEqual(await ask(probe), probed);
     assert.equal(lines((await end()).stderr)[0], `${prefix} tool.call failed: ${message}`);
+    const wide = await start(t).ask(call("hello", { name: "漢".repeat(2 ** 20) }));
+    assert.equal(members(wide.error).code, -32603); // 2 MiB of characters, 6 MiB of bytes
   });
 
   const body = "return `Hello, ${name}!`;";
@@ -475,6 +487,7 @@ describe("tool", () => {
     ["throws at length", 'throw new Error("long".repeat(1e6));', "long".repeat(50)],
     ["rejects", 'return Promise.reject(new Error("no luck"));', "no luck"],
     ["throws what is no error", "throw null;", "null"],
+    ["throws a number for a message", "throw Object.assign(new Error(), { message: 42 });", "42"],
     [
       "gives what is no JSON",
       "return Promise.resolve(JSON.parse('{}', () => 1n));",
@@ -506,6 +519,12 @@ describe("tool", () => {
     send(call("hello", { name: "Ada" }));
     const { code, replies } = await end();
     assert.deepEqual({ code, replies }, { code: 0, replies: [response(ada)] });
+  });
+
+  test("that never answers does not end with exit code 0", async (t) => {
+    const { send, end } = start(t, variant(t, body, "return new Promise(() => {});"));
+    send(call("hello", {}));
+    assert.deepEqual(await end(), { code: 1, signal: null, stderr: "", replies: [] });
   });
 
   test("may use console: all of it goes to stderr", async (t) => {
@@ -544,6 +563,15 @@ describe("hook", () => {
       assert.deepEqual(said.map((text) => text.slice(0, line.length)), Array(4).fill(line));
     });
   }
+
+  test("may take its time, and answer with any action", async (t) => {
+    const slowly = `new Promise<HookResult>((done) => setTimeout(() =>
+      done({ action: "modify", input: { command: "true" } }), 20))`;
+    const { ask } = start(t, variant(t, from, slowly));
+    const modify = { action: "modify", input: { command: "true" } };
+    assert.deepEqual(await ask(hook(event("bash", ls))), response(modify));
+    assert.deepEqual(await ask(hook(guide({ tool_input: ls }))), response(modify));
+  });
 
   test("is answered with a result whatever its params are", async (t) => {
     const { ask, end } = start(t);
@@ -709,6 +737,8 @@ describe("guard", () => {
       ["bash", { input: "rm -r y" }, "continue"],
       ["shell_send", { command: "rm -r y" }, "continue"],
       [null, { command: "rm -r y" }, "continue"],
+      ["write", { "": "rm -r y" }, "continue"],
+      ["write", { "": 1 }, "continue"],
       ["constructor", { command: "rm -r y" }, "continue"],
       ["bash", {}, "continue"],
       ["bash", null, "continue"],
@@ -750,13 +780,13 @@ describe("guard", () => {
     const { ask } = start(t);
     for (const unit of [
       "a ", `'a'"b"`, `)"'`, "\\a", "$(a)", "`a`", "#a\n#", ";a", ">a 2>b ", "<<a\n", "1", "a=1 ",
-      "sudo ", "bash -c ", "-exec a ", "a/../", "rm -r /tmp/a ; ", "(", "$'", "${a b}", "{ ", "\\\n",
+      "sudo ", "bash -c ", "-exec a ", "a/../", "rm -r /tmp/a ; ", "(", "$'", "${a b}", "{ ",
     ]) {
       const time = async (bytes: number) => {
         const command = `rm -r /tmp/${unit.repeat(bytes / unit.length)}`;
-        const start = performance.now();
+        const since = performance.now();
         await ask(hook(event("bash", { command })));
-        return performance.now() - start;
+        return performance.now() - since;
       };
       await time(2 ** 16); // warms up
       const [one, eight] = [await time(2 ** 16), await time(2 ** 19)];
