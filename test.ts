@@ -660,7 +660,7 @@ describe("guard", () => {
     "builtin command rm -r y", "stdbuf -oL rm -r y", "setsid rm -r y", "busybox rm -r y",
     "sudo nice nohup rm -r y", "sudo env A=1 timeout 5 rm -r y", "watch rm -r y",
     "watch -n 2 'rm -r y'", "env -S 'rm -r y'", "timeout .5 rm -r y", "timeout +5 rm -r y",
-    "sudo -S -p '' rm -r y", "env 'A B=c' rm -r y", "exec -cla x rm -r y",
+    "sudo -S -p '' rm -r y", "sudo -p pw: rm -r y", "env 'A B=c' rm -r y", "exec -cla x rm -r y",
   ]);
   blocks("what brings operands from elsewhere", [
     "xargs rm -r", "x | xargs -0 rm -rf", "x | xargs -n 1 -P 4 rm -r", "xargs rm -rf /tmp/a",
