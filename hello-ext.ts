@@ -146,7 +146,7 @@ const MAX_DEPTH = 16; // of $( $( … ) ) and of bash -c "eval '…'"
 // and to TAKES_NEXT its options that take the next word.
 const PREFIXES = new Set(`if then elif else while until do ! { coproc function sudo doas env nohup
   timeout nice ionice time stdbuf setsid exec command builtin busybox watch xargs`.split(/\s+/));
-const TAKES_NEXT = /^(?:function|coproc|-[^-]*[CDIRTUadfgopsu]|--(?:user|group|chdir|unset|signal))$/;
+const TAKES_NEXT = /^(?:function|coproc|-[^-]*[CDIRadfgopsu]|--(?:user|group|chdir|unset|signal))$/;
 const READS_TEXT = new Set("sh bash dash ksh zsh su eval trap parallel".split(" "));
 const BRINGS_OPERANDS = new Set("xargs parallel -exec -execdir -ok -okdir".split(" "));
 // A token outside double quotes ($1: one that only ends a word), and a token inside.
