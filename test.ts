@@ -498,9 +498,10 @@ describe("tool", () => {
       const { ask, end } = start(t, variant(t, body, code));
       const reply = await ask(call("hello", { name: "Ada" }));
       assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32603, message } });
-      assert.deepEqual(await ask(request("initialize")), response(info));
+      assert.deepEqual(await ask(probe), probed);
       const line = `${prefix} tool.call failed: ${message.replace(/\r\n|\n\r/g, " ")}`;
-      assert.deepEqual(lines((await end()).stderr), [line]);
+      const said = lines((await end()).stderr);
+      assert.deepEqual(said, [line, `${prefix} unknown method "no.such.method"`]);
     });
   }
 
