@@ -146,7 +146,7 @@ const MAX_DEPTH = 16; // of $( $( … ) ) and of bash -c "eval '…'"
 // and to TAKES_NEXT its options that take the next word.
 const PREFIXES = new Set(`if then elif else while until do ! { coproc function sudo doas env nohup
   timeout nice ionice time stdbuf setsid exec command builtin busybox watch xargs`.split(/\s+/));
-const TAKES_NEXT = /^(?:function|coproc|-[^-]*[CDIRadfgopsu]|--(?:user|group|chdir|unset|signal))$/;
+const TAKES_NEXT = /^(?:function|coproc|-\w*[CDIRadfghopsu]|--(?:user|group|chdir|unset|signal))$/;
 const READS_TEXT = new Set("sh bash dash ksh zsh su eval trap parallel".split(" "));
 const BRINGS_OPERANDS = new Set("xargs parallel -exec -execdir -ok -okdir".split(" "));
 // A token outside double quotes ($1: one that only ends a word), and a token inside.
@@ -255,7 +255,7 @@ function beforeToolCall({ tool_name, tool_input }: HookEvent): HookResult<"befor
   const field = fields.get(tool_name ?? "");
   const text = (field && members(tool_input)[field]) ?? "";
   if (typeof text !== "string") throw new Error(`the command is ${show(text)}, not a string`);
-  const removals = findRemovals(text, tool_name !== "bash");
+  const removals = findRemovals(text.replace(/[\ue000-\ue07f]/g, "\uf000"), tool_name !== "bash");
   if (tool_name === "shell_start") removals.push(...judge(text.split(/\s+/).map(hide), false, 0));
   if (removals[0] === undefined) return { action: "continue" };
   const reason = `rm -r of ${show(removals[0])}, which is no literal path below /tmp. Name each ` +

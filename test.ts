@@ -632,6 +632,7 @@ describe("guard", () => {
     "rm -rf /tmp/{a,../b}", 'rm -rf "/tmp/$(x)"', "rm -rf /tmp/`x`", "rm -rf /tmp/~",
     "cd /tmp/w && rm -rf build", "rm -rf", "rm -rf ''", "rm -rf -- ", 'rm -rf /tmp/a ""',
     "rm { -r /tmp/a", `rm -rf /tmp/${"a/".repeat(2048)}`, "rm -rf /tmp/a\nrm -rf b",
+    "rm -r /tmp/a\ue02fb\ue02fc/../../home",
   ]);
   blocks("words put together as the shell does", [
     '"rm" -r x', "r''m -r x", "\\rm -r x", "r\\m -r x", "rm${IFS}-r${IFS}x", "rm$IFS-r$IFS/x",
@@ -661,7 +662,8 @@ describe("guard", () => {
     "builtin command rm -r y", "stdbuf -oL rm -r y", "setsid rm -r y", "busybox rm -r y",
     "sudo nice nohup rm -r y", "sudo env A=1 timeout 5 rm -r y", "watch rm -r y",
     "watch -n 2 'rm -r y'", "env -S 'rm -r y'", "timeout .5 rm -r y", "timeout +5 rm -r y",
-    "sudo -S -p '' rm -r y", "sudo -p pw: rm -r y", "env 'A B=c' rm -r y", "exec -cla x rm -r y",
+    "sudo -S -p '' rm -r y", "sudo -p pw: rm -r y", "sudo -h host rm -r y", "env 'A B=c' rm -r y",
+    "exec -cla x rm -r y",
   ]);
   blocks("what brings operands from elsewhere", [
     "xargs rm -r", "x | xargs -0 rm -rf", "x | xargs -n 1 -P 4 rm -r", "xargs rm -rf /tmp/a",
@@ -728,7 +730,7 @@ describe("guard", () => {
   allows("the same text in another tool", ["rm -rf y", "rm -rf /"], "write");
 
   test("is asked about every tool that it reads", () => {
-    const tools = manifest.hooks.map(({ tool }: { tool: string }) => tool);
+    const tools = manifest.hooks.flatMap(({ tool }: { tool?: string }) => tool ?? []);
     assert.deepEqual(tools, ["bash", "shell_start", "shell_send"]);
   });
 
