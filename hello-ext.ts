@@ -13,22 +13,27 @@ import { once } from "node:events";
 import { posix } from "node:path";
 Object.assign(console, new Console(process.stderr)); // so that console.log cannot break a frame
 
-// ---- Constants ----------------------------------------------------------------------------------
+// ---- Constants and messages ---------------------------------------------------------------------
 const NAME = "hello-ext";
 const VERSION = "0.1.0";
-const MAX_HEADER_BYTES = 8 * 1024;
-const MAX_REQUEST_BYTES = 64 * 1024 * 1024;
+const MAX_HEADER_BYTES = 8 * 1024, MAX_REQUEST_BYTES = 64 * 1024 * 1024;
 const MAX_REPLY_BYTES = 4 * 1024 * 1024; // the runtime takes a larger one for a dead process
 // JSON-RPC 2.0
 const ParseError = -32700, InvalidRequest = -32600, InvalidParams = -32602, InternalError = -32603;
+const log = (text: string) => console.error(`[${NAME}] ${text.replace(/[\r\n]+/g, " ")}`);
+/** The first 200 code points of a text: `slice` alone can leave half a surrogate pair. */
+const cut = (text: string) => [...text.slice(0, 400)].slice(0, 200).join("");
+/** A string in quotes, cut; of anything else the type (JSON.stringify throws on a deep value). */
+const show = (value: unknown) => typeof value === "string" ? JSON.stringify(cut(value))
+  : value === null ? "null" : Array.isArray(value) ? "array" : typeof value;
+const messageOf = (e: unknown) => (e instanceof Error ? cut(`${e.message}`) : show(e));
 
 // ---- Wire types: names are spelled as on the wire -----------------------------------------------
 type Id = string | number | null;
 /** What each hook may answer besides `continue`, and the permissions it needs in plugin.json. */
 type HookActions = {
-  before_tool_call: // tools.intercept
-    | { action: "block"; reason: string } | { action: "confirm"; message: string }
-    | { action: "modify"; input: unknown };
+  before_tool_call: { action: "block"; reason: string } | { action: "confirm"; message: string }
+    | { action: "modify"; input: unknown }; // tools.intercept
   after_tool_call: { action: "replace"; output: string }; // tools.intercept, tools.transform_output
   before_message: { action: "inject"; content: string }; // privacy.llm_content
   on_message_complete: // privacy.llm_content, session.lifecycle
@@ -45,39 +50,31 @@ type HookEvent = {
   tool_input: unknown; tool_output: string | null;
   message: string | null; session_id: string | null; transcript: unknown[] | null; data: unknown;
 };
-
 const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 /** The members of an object; of anything else none. */
 const members = (value: unknown): Record<string, unknown> => (isObject(value) ? value : {});
 const isHookEvent = (value: unknown): value is HookEvent => typeof members(value).kind === "string";
 
-// ---- What people read ---------------------------------------------------------------------------
-const log = (text: string) => console.error(`[${NAME}] ${text.replace(/[\r\n]+/g, " ")}`);
-/** The first 200 code points of a text: `slice` alone can leave half a surrogate pair. */
-const cut = (text: string) => [...text.slice(0, 400)].slice(0, 200).join("");
-/** A string in quotes, cut; of anything else the type (JSON.stringify throws on a deep value). */
-const show = (value: unknown) => typeof value === "string" ? JSON.stringify(cut(value))
-  : value === null ? "null" : Array.isArray(value) ? "array" : typeof value;
-const messageOf = (e: unknown) => (e instanceof Error ? cut(`${e.message}`) : show(e));
-
 // ---- Framing ------------------------------------------------------------------------------------
 /** Cuts a stream of bytes, chunked anyhow, into the bodies of its frames. Throws when a header is
  * broken or the input ends inside a frame: where the next one starts is then anybody's guess. */
 async function* readFrames(input: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
-  let line = "", header = "", length: number | undefined; // bytes of the body, once it is its turn
-  let body: Buffer | undefined, bodyBytes = 0; // a body that comes in pieces, and what is there
+  let line = "", headerBytes = 0, announced: number | undefined; // what the header says so far
+  let length: number | undefined, body: Buffer | undefined, bodyBytes = 0; // once it is its turn
   for await (let chunk of input) {
     while (chunk.length > 0 || length === 0) {
       if (length === undefined) {
         const end = chunk.indexOf("\n") + 1 || chunk.length;
         line += chunk.toString("latin1", 0, end);
         chunk = chunk.subarray(end);
-        if (header.length + line.length > MAX_HEADER_BYTES) throw new Error("header over 8 KiB");
+        if (headerBytes + line.length > MAX_HEADER_BYTES) throw new Error("header over 8 KiB");
         if (!line.endsWith("\n")) break;
-        const blank = line === "\n" || line === "\r\n";
-        if (blank && header !== "") length = contentLength(header); // else a stray blank line
-        [header, line] = [blank ? "" : header + line, ""];
+        const isBlank = line === "\n" || line === "\r\n"; // the header's end, or a stray one
+        if (!isBlank) announced = contentLength(line, announced);
+        else if (headerBytes === 0 || announced !== undefined) length = announced;
+        else throw new Error("header without a Content-Length");
+        [line, headerBytes] = ["", isBlank ? 0 : headerBytes + line.length];
         continue;
       }
       const part = chunk.subarray(0, length - bodyBytes);
@@ -87,22 +84,20 @@ async function* readFrames(input: AsyncIterable<Buffer>): AsyncGenerator<Buffer>
       bodyBytes += part.length;
       if (bodyBytes < length) break;
       yield body ?? part;
-      [length, body, bodyBytes] = [undefined, undefined, 0];
+      [length, announced, body, bodyBytes] = [undefined, undefined, undefined, 0];
     }
   }
-  if (length !== undefined || header + line.trim()) throw new Error("input ended inside a frame");
+  if (length || headerBytes > 0 || line.trim()) throw new Error("input ended inside a frame");
 }
 
-/** Takes a header without its blank line; gives its Content-Length in bytes. Throws its fault. */
-function contentLength(header: string): number {
-  let length: number | undefined;
-  for (const [, value = ""] of header.matchAll(/(?<=^|\n)content-length[ \t]*:([^\n]*)/gi)) {
-    if (!/^[ \t]*[0-9]+[ \t]*\r?$/.test(value)) throw new Error(`Content-Length is ${show(value)}`);
-    if (length !== undefined && length !== Number(value)) throw new Error("two Content-Lengths");
-    length = Number(value);
-  }
-  if (length !== undefined && length <= MAX_REQUEST_BYTES) return length;
-  throw new Error("header without a Content-Length of up to 64 MiB");
+/** Takes a line of a header, and the length that is known; gives the one known then, in bytes. */
+function contentLength(line: string, known: number | undefined): number | undefined {
+  const match = /^content-length[ \t]*:(?:[ \t]*([0-9]+)[ \t]*\r?\n$)?/i.exec(line);
+  if (!match) return known;
+  const length = Number(match[1]); // NaN where something else than digits stands there
+  if (known !== undefined && known !== length) throw new Error("two Content-Lengths");
+  if (length <= MAX_REQUEST_BYTES) return length;
+  throw new Error(`no Content-Length of up to 64 MiB: ${show(line.trim())}`);
 }
 
 /** Takes a response; gives its frame, header and body in one piece. Throws if it is over 4 MiB. */
@@ -116,8 +111,12 @@ function frame(response: { id: Id; result: unknown } | { id: Id; error: object }
 }
 const failure = (id: Id, code: number, message: string) => frame({ id, error: { code, message } });
 
-/** Writes a frame, and waits while the reader is behind. Throws when the reader is gone. */
+/** Writes a frame, a turn's frames at once. Waits for a slow reader, throws when there is none. */
 async function send(text: string): Promise<void> {
+  if (process.stdout.writableCorked === 0) {
+    process.stdout.cork();
+    process.nextTick(() => process.stdout.uncork());
+  }
   if (!process.stdout.write(text)) await once(process.stdout, "drain");
 }
 
@@ -209,6 +208,7 @@ function blindly(text: string): string {
 
 /** Takes text, whether no shell has read it, and where it stands; gives the offending operands. */
 function findRemovals(text: string, blind = false, elsewhere = false, depth = 0): string[] {
+  if (!/rm|[\0"'\\$`(]/.test(text)) return []; // nothing in it can become rm
   const { scripts, nested, unsure } = unquote(blind ? blindly(text) : text, depth);
   const commands = scripts.flatMap((script) => script.replace(REDIRECTION, " ")
     .replace(/ -(?:exec|ok)(?:dir)? /g, "\n$&").split(COMMAND_END));

@@ -713,7 +713,7 @@ describe("guard", () => {
     "rm\\t-r y\\n", "r\\x1bm -r y\\n", "\u0003rm -r y\n", "\\x03rm -r y\\n",
     "echo 'open\nrm -r y\n", "bash -c 'rm -r y'\n", "su root -c \"rm -r y\"\n", "ls; rm -r y",
     "r'm' -r y\n", "\"rm -r y\"\n", "# rm\nrm -r y", "trap 'rm -r y' EXIT\n", "rm -r ",
-    "rm -r /tmp/a\nrm -r y\n", "rm -r \\\ny",
+    "rm -r /tmp/a\nrm -r y\n", "rm -r \\\ny", "r\u0000m -r y\n",
   ], "shell_send");
   allows("other keystrokes", [
     "ls\n", "it's", "rm y\n", "rm -r /tmp/a\n", "rm -rf /tmp/a 2>/dev/null\n", "y", "", "\\x03",
@@ -762,7 +762,8 @@ describe("guard", () => {
     const { ask } = start(t);
     const reason = "the command is nested too deep to read";
     const balanced = `${"$(".repeat(1e4)}ls${")".repeat(1e4)}`;
-    for (const command of ["$(".repeat(1e5), balanced, "(".repeat(1e5), "eval ".repeat(1e4)]) {
+    const evals = `${"eval ".repeat(1e4)}rm`;
+    for (const command of ["$(".repeat(1e5), balanced, "(".repeat(1e5), evals]) {
       const { result } = await ask(hook(event("bash", { command })));
       assert.deepEqual(result, { action: "block", reason });
     }
