@@ -2,7 +2,8 @@
 // environment and its working directory. The framing is written here once more, to test it.
 //
 // In a copy, make yours what is about hello and the guard: "The tutorial's Step 8", "The tool",
-// "The guard's rule" and the last test, which runs the README's command. The rest holds for any.
+// "The guard's rule" and the last two tests, which hold the README to its word. The rest holds for
+// any extension.
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
@@ -960,5 +961,15 @@ describe("one source of truth", () => {
     assert.ok(here.includes(run), line);
     const { stdout } = spawnSync("sh", ["-c", here], { cwd: root, timeout: 30_000 });
     assert.equal(`${stdout}`.replaceAll("\r\n", "\n"), output);
+  });
+
+  test("the README's conversation is what is said", async (t) => {
+    const [, text = ""] = /## The conversation[^`]*```\n([^`]*)\n```/.exec(read("README.md")) ?? [];
+    const messages = text.split("\n").map((line) => JSON.parse(line));
+    const { ask } = start(t);
+    for (let i = 0; i < messages.length; i += 2) {
+      assert.deepEqual(await ask(messages[i]), messages[i + 1]);
+    }
+    assert.ok(messages.length > 0);
   });
 });

@@ -1,5 +1,5 @@
-// Runs the extension in the real SynapsCLI: `synaps chat` in a fresh home, with a script on loopback
-// in place of the model. Looks at what the model is given, the disk, the log and the processes.
+// Runs the extension in the real SynapsCLI: `synaps chat` in a fresh home, and a script on loopback
+// in place of the model. Looks at what that is given, at the disk, the log and the processes.
 // In a copy, make yours what is about hello and the guard.
 
 import assert from "node:assert/strict";
@@ -118,8 +118,12 @@ async function startChat(install: Install) {
     assert.equal(pids.length, 1, "one process of the extension runs");
     how();
     await closed;
-    const gone = () => !extensions().some((pid) => pids.includes(pid));
-    await until("the extension to end", gone, 10_000);
+    const left = () => extensions().filter((pid) => pids.includes(pid));
+    try {
+      await until("the extension to end", () => left().length === 0, 10_000);
+    } finally {
+      for (const pid of left()) process.kill(pid, "SIGKILL");
+    }
   };
   const stop = async () => {
     synaps.kill("SIGKILL");
