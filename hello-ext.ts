@@ -1,7 +1,7 @@
 // hello-ext: a complete SynapsCLI extension in one file, with Node built-ins only. Its tool `hello`
 // greets someone by name; its hook `before_tool_call` blocks a recursive rm outside /tmp.
 // SynapsCLI starts this file as a process of its own and talks to it over stdin and stdout:
-//   - JSON-RPC 2.0, each message in a frame: "Content-Length: N\r\n\r\n" and N bytes of UTF-8 JSON
+//   - JSON-RPC 2.0 in the frames of LSP: "Content-Length: N\r\n\r\n" and N bytes of UTF-8 JSON
 //   - initialize comes first, then tool.call and hook.handle one at a time, shutdown last
 //   - stdout belongs to the frames; what a person should read goes to stderr, SynapsCLI's log
 //
@@ -13,24 +13,24 @@ import { once } from "node:events";
 import { posix } from "node:path";
 Object.assign(console, new Console(process.stderr)); // so that console.log cannot break a frame
 
-// ---- Constants and messages ---------------------------------------------------------------------
+// ---- Constants, log and error texts -------------------------------------------------------------
 const NAME = "hello-ext";
 const VERSION = "0.1.0";
-const MAX_HEADER_BYTES = 8 * 1024, MAX_REQUEST_BYTES = 64 * 1024 * 1024;
+const MAX_HEADER_BYTES = 8 * 1024, MAX_REQUEST_BYTES = 64 * 1024 * 1024; // our own choice
 const MAX_REPLY_BYTES = 4 * 1024 * 1024; // the runtime takes a larger one for a dead process
 // JSON-RPC 2.0
 const ParseError = -32700, InvalidRequest = -32600, InvalidParams = -32602, InternalError = -32603;
 const log = (text: string) => console.error(`[${NAME}] ${text.replace(/[\r\n]+/g, " ")}`);
-/** The first 200 code points of a text: `slice` alone can leave half a surrogate pair. */
+/** The first 200 code points, in 400 UTF-16 units at most: slice(0, 200) could halve a pair. */
 const cut = (text: string) => [...text.slice(0, 400)].slice(0, 200).join("");
 /** A string in quotes, cut; of anything else the type (JSON.stringify throws on a deep value). */
 const show = (value: unknown) => typeof value === "string" ? JSON.stringify(cut(value))
   : value === null ? "null" : Array.isArray(value) ? "array" : typeof value;
-const messageOf = (e: unknown) => (e instanceof Error ? cut(`${e.message}`) : show(e));
+const messageOf = (e: unknown) => (e instanceof Error ? cut(String(e.message)) : show(e));
 
 // ---- Wire types: names are spelled as on the wire -----------------------------------------------
 type Id = string | number | null;
-/** What each hook may answer besides `continue`, and the permissions it needs in plugin.json. */
+/** What a hook may answer besides `continue`, and the permissions that needs (runtime 0.11.1). */
 type HookActions = {
   before_tool_call: { action: "block"; reason: string } | { action: "confirm"; message: string }
     | { action: "modify"; input: unknown }; // tools.intercept
@@ -44,7 +44,7 @@ type HookActions = {
 };
 type HookKind = keyof HookActions;
 type HookResult<K extends HookKind = HookKind> = { action: "continue" } | HookActions[K];
-/** The params of hook.handle (runtime). What a kind of hook has no use for is null. */
+/** The params of hook.handle (runtime), trusted once `kind` is a string; unused fields are null. */
 type HookEvent = {
   kind: HookKind; tool_name: string | null; tool_runtime_name: string | null;
   tool_input: unknown; tool_output: string | null;
@@ -52,16 +52,15 @@ type HookEvent = {
 };
 const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
-/** The members of an object; of anything else none. */
 const members = (value: unknown): Record<string, unknown> => (isObject(value) ? value : {});
 const isHookEvent = (value: unknown): value is HookEvent => typeof members(value).kind === "string";
 
 // ---- Framing ------------------------------------------------------------------------------------
-/** Cuts a stream of bytes, chunked anyhow, into the bodies of its frames. Throws when a header is
+/** Cuts a stream of bytes, however chunked, into the bodies of its frames. Throws when a header is
  * broken or the input ends inside a frame: where the next one starts is then anybody's guess. */
 async function* readFrames(input: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let line = "", headerBytes = 0, announced: number | undefined; // what the header says so far
-  let length: number | undefined, body: Buffer | undefined, bodyBytes = 0; // once it is its turn
+  let length: number | undefined, body: Buffer | undefined, bodyBytes = 0; // after the header
   for await (let chunk of input) {
     while (chunk.length > 0 || length === 0) {
       if (length === undefined) {
@@ -87,14 +86,14 @@ async function* readFrames(input: AsyncIterable<Buffer>): AsyncGenerator<Buffer>
       [length, announced, body, bodyBytes] = [undefined, undefined, undefined, 0];
     }
   }
-  if (length || headerBytes > 0 || line.trim()) throw new Error("input ended inside a frame");
+  if (length || headerBytes > 0 || line) throw new Error("input ended inside a frame");
 }
 
-/** Takes a line of a header, and the length that is known; gives the one known then, in bytes. */
+/** Takes a header's line and the length known so far, in bytes; gives the new one, or throws. */
 function contentLength(line: string, known: number | undefined): number | undefined {
-  const match = /^content-length[ \t]*:(?:[ \t]*([0-9]+)[ \t]*\r?\n$)?/i.exec(line);
+  const match = /^content-length[ \t]*:(?:[ \t]*([0-9]+)[ \t]*\r?\n)?/i.exec(line);
   if (!match) return known;
-  const length = Number(match[1]); // NaN where something else than digits stands there
+  const length = Number(match[1]); // NaN if the value is anything but digits
   if (known !== undefined && known !== length) throw new Error("two Content-Lengths");
   if (length <= MAX_REQUEST_BYTES) return length;
   throw new Error(`no Content-Length of up to 64 MiB: ${show(line.trim())}`);
@@ -105,15 +104,15 @@ function frame(response: { id: Id; result: unknown } | { id: Id; error: object }
   const json = JSON.stringify({ jsonrpc: "2.0", ...response });
   const bytes = Buffer.byteLength(json);
   if (bytes > MAX_REPLY_BYTES) throw new Error(`a reply of ${bytes} bytes is over 4 MiB`);
-  // Half a surrogate pair stands there as an escape, \ud83d, which the runtime cannot parse.
+  // Half a surrogate pair, escaped as \ud83d, is no JSON to the runtime; \ufffd is as long.
   const body = json.replace(/\\(?:ud...|.)/g, (escape) => (escape.length > 2 ? "\\ufffd" : escape));
   return `Content-Length: ${bytes}\r\n\r\n${body}`;
 }
 const failure = (id: Id, code: number, message: string) => frame({ id, error: { code, message } });
 
-/** Writes a frame, a turn's frames at once. Waits for a slow reader, throws when there is none. */
+/** Writes a frame. Waits for a slow reader, throws when there is none. */
 async function send(text: string): Promise<void> {
-  if (process.stdout.writableCorked === 0) {
+  if (process.stdout.writableCorked === 0) { // a write costs more than a reply: one for each turn
     process.stdout.cork();
     process.nextTick(() => process.stdout.uncork());
   }
@@ -137,10 +136,10 @@ const tools: Tool[] = [{
   },
 }];
 
-// ---- The guard's rule ---------------------------------------------------------------------------
+// ---- The guard's rule: to cut it out, see step 3 of the README ----------------------------------
 // Takes shell text; gives what a recursive rm in it would remove that is no literal path strictly
 // below /tmp. It runs nothing, takes linear time and throws on what is nested too deep to read.
-const MAX_DEPTH = 16; // of $( $( … ) ) and of bash -c "eval '…'"
+const MAX_DEPTH = 8; // of $( $( … ) ) and of bash -c "eval '…'"
 // What may stand before a command: grammar words, and launchers. To add a launcher, add its name,
 // and to TAKES_NEXT its options that take the next word.
 const PREFIXES = new Set(`if then elif else while until do ! { coproc function sudo doas env nohup
@@ -148,7 +147,12 @@ const PREFIXES = new Set(`if then elif else while until do ! { coproc function s
 const TAKES_NEXT = /^(?:function|coproc|-\w*[CDIRadfghopsu]|--(?:user|group|chdir|unset|signal))$/;
 const READS_TEXT = new Set("sh bash dash ksh zsh su eval trap parallel".split(" "));
 const BRINGS_OPERANDS = new Set("xargs parallel -exec -execdir -ok -okdir".split(" "));
-// A token outside double quotes ($1: one that only ends a word), and a token inside.
+// A quoted character moves to U+E000 + its code, where ";" ends no command and "$" is literal.
+const move = (by: number) => (c: string) => String.fromCharCode(c.charCodeAt(0) + by);
+const hide = (text: string) => text.replace(/[\0-,:-@[-^`{-\x7f]/g, move(0xe000));
+const HIDDEN = /[\ue000-\ue07f]/g;
+const reveal = (text: string) => text.replace(HIDDEN, move(-0xe000)).replace(/\0/g, "");
+// BARE reads a token outside double quotes (group 1: a gap between words), QUOTED one inside.
 const BARE = new RegExp([
   /([ \t]+|\$IFS\b|\$\{IFS\}|(?<![^ \t\n;&|(]|\\[^])#[^\n]*)|\\[^]|'[^']*'|\$'(?:[^\\']|\\[^])*'/,
   /""|\$\{[^{}'"`$()\\]*\}|`(?:[^\\`]|\\[^])*`|\$"|[$<>]\(|[^ \t\n'"`\\$;&|()<>*?[{~]+|[^]/,
@@ -156,15 +160,11 @@ const BARE = new RegExp([
 const QUOTED = /\\[\\$`"\n]|`(?:[^\\`]|\\[^])*`|\$\(|[^"\\$`*?[{~]+|[^]/y;
 const DYNAMIC = /[$*?[{~]/; // stands for something that is not in the text
 const REDIRECTION = /<<<|(?:(?<![^ \n;&|])(?:\d+|\{\w+\}))?(?:&>+|[<>]+[&|-]?) *[^ \n;&|<>]*/g;
+const ESCAPES = new Map([["\\n", "\n"], ["\\r", "\n"], ["\\t", "\t"], ["\\\\", "\\"]]);
 const COMMAND_END = /[\n;&|]| (?:\ue03b|[{\ue07b][}\ue07d] \+)(?= |$)/; // find: \; and {} +
-
-// What is quoted hides at U+E000 and up, where a ";" ends no command and a "$" is a dollar sign.
-const move = (by: number) => (c: string) => String.fromCharCode(c.charCodeAt(0) + by);
-const hide = (text: string) => text.replace(/[\0-,:-@[-^`{-\x7f]/g, move(0xe000));
-const reveal = (text: string) => text.replace(/[\ue000-\ue07f]/g, move(-0xe000)).replace(/\0/g, "");
-
-/** Undoes quoting: gives a script for the text and for each $( ) in it, and what is yet to read. */
-function unquote(text: string, depth: number) {
+/** Undoes quoting; gives the script and those in $( ), the texts in ` `, whether it is `unsure`. */
+function unquote(input: string, depth: number) {
+  const text = input.replace(HIDDEN, "\uf000"); // such a character was not hidden here
   const scripts: string[] = [], nested: string[] = [], outer: [string, boolean][] = [];
   let script = "", quoted = false, unsure = false, at = 0;
   for (let token = "", gap: string | undefined; at < text.length; at += token.length) {
@@ -177,7 +177,7 @@ function unquote(text: string, depth: number) {
       outer.push([script + (token === "(" ? "\n" : "$(…)"), quoted]);
       [script, quoted] = [token === "(" && text[at - 1] === "=" ? ": " : "", false]; // a=(data)
     } else if (token === ")" && !quoted) {
-      unsure ||= outer.length > 0 && /(?:^|[\n;&|]) *case /.test(script); // "a)" ends no $( )
+      unsure ||= outer.length > 0 && /(?:^|[\n;&| ])case /.test(script); // "a)" ends no $( )
       scripts.push(script);
       [script, quoted] = outer.pop() ?? ["", false];
     } else if (token === '"' || token === '$"') quoted = !quoted;
@@ -193,20 +193,21 @@ function unquote(text: string, depth: number) {
   }
   scripts.push(script, ...outer.map(([script]) => script));
   unsure ||= scripts.some((script) => /(?<!<)<<(?!<| *\d)/.test(script)); // a here-document
+  unsure ||= /\)#|\\[^]#|\$\{[^{}\n]*(?:'"| #)/.test(text); // where # and ' are hard to tell
   return { scripts, nested, unsure: unsure || at < text.length || quoted || outer.length > 0 };
 }
 
 /** The blind reading: quotes and backslashes mean nothing, a separator or line starts a command. */
 function blindly(text: string): string {
   // What shell_send types: the runtime decodes these escapes and drops ESC and bytes over 127.
-  const keys = text.replace(/\\(?:x([0-9a-fA-F]{1,2})|[tabe0\\])/g, (key, hex) => {
-    const code = key === "\\t" ? 9 : parseInt(hex, 16);
-    return code < 128 && code !== 27 ? String.fromCharCode(code) : "";
-  }).replace(/\\[nr]|[\x01-\x08\x0b-\x1f()]|(?:[ \t]-\w*c|\btrap)[ \t]/g, "\n"); // sh -c, trap
+  const keys = text.replace(/\\(?:x([0-9a-fA-F]{1,2})|[nrtabe0\\])/g, (escape, hex) => {
+    const code = parseInt(hex, 16);
+    return ESCAPES.get(escape) ?? (code < 128 && code !== 27 ? String.fromCharCode(code) : "");
+  }).replace(/[\x01-\x08\x0b-\x1f()]|(?:[ \t]-\w*c|\btrap)[ \t]/g, "\n"); // sh -c, trap
   return keys.replace(/\\\n|["'\\]/g, "").replace(/#/g, "\\#").replace(/`/g, "$$\n");
 }
 
-/** Takes text, whether no shell has read it, and where it stands; gives the offending operands. */
+/** Gives the offending operands in a text. `elsewhere`: more operands come, as from xargs. */
 function findRemovals(text: string, blind = false, elsewhere = false, depth = 0): string[] {
   if (!/rm|[\0"'\\$`(]/.test(text)) return []; // nothing in it can become rm
   const { scripts, nested, unsure } = unquote(blind ? blindly(text) : text, depth);
@@ -227,8 +228,8 @@ function judge(words: string[], elsewhere: boolean, depth: number): string[] {
     const read = (from: number, glue: string) =>
       findRemovals(words.slice(from).map(reveal).join(glue), false, elsewhere, depth + 1);
     if (name === "rm") return judgeRm(words.slice(i + 1), elsewhere);
-    if (READS_TEXT.has(name)) return read(i + 1, /^[ep]/.test(name) ? " " : "\n");
-    if (TAKES_NEXT.test(words[i - 1] ?? "") || /^$|^[-+]|^\.?\d|=/.test(text)) continue;
+    if (READS_TEXT.has(name)) return read(i + 1, /^(eval|parallel)$/.test(name) ? " " : "\n");
+    if (TAKES_NEXT.test(words[i - 1] ?? "") || /^$|^[-+$]|^\.?\d|^inf|=/.test(text)) continue;
     if (i > 0 && /[ \t\n]/.test(text)) return read(i, " "); // watch 'rm -r x'
     if (!PREFIXES.has(name)) break;
   }
@@ -244,26 +245,25 @@ function judgeRm(words: string[], elsewhere: boolean): string[] {
   return operands.filter((word) => DYNAMIC.test(word) || !isBelowTmp(reveal(word))).map(reveal);
 }
 
-/** A path of 4,096 bytes or more cannot exist (Linux); posix.normalize takes quadratic time. */
+/** Linux takes no path of 4,096 bytes or more, and posix.normalize can take quadratic time. */
 const isBelowTmp = (path: string) => path.length < 4096 && /^\/tmp\/./.test(posix.normalize(path));
 
 // ---- The hooks: to add one, add its handler, and subscribe to it in plugin.json -----------------
-/** The built-in tools that take shell text, and the field it is in. */
+/** The tools that take shell text, and its field; shell_start splits it at white space itself. */
 const fields = new Map([["bash", "command"], ["shell_start", "command"], ["shell_send", "input"]]);
-
 function beforeToolCall({ tool_name, tool_input }: HookEvent): HookResult<"before_tool_call"> {
   const field = fields.get(tool_name ?? "");
   const text = (field && members(tool_input)[field]) ?? "";
   if (typeof text !== "string") throw new Error(`the command is ${show(text)}, not a string`);
-  const removals = findRemovals(text.replace(/[\ue000-\ue07f]/g, "\uf000"), tool_name !== "bash");
-  if (tool_name === "shell_start") removals.push(...judge(text.split(/\s+/).map(hide), false, 0));
-  if (removals[0] === undefined) return { action: "continue" };
-  const reason = `rm -r of ${show(removals[0])}, which is no literal path below /tmp. Name each ` +
-    "path literally below /tmp, or ask the user to run it.";
-  return { action: "block", reason };
+  let [removal] = findRemovals(text);
+  if (tool_name !== "bash") removal ??= findRemovals(text, true)[0];
+  if (tool_name === "shell_start") removal ??= judge(text.split(/[\s\x85]+/), false, 0)[0];
+  if (removal === undefined) return { action: "continue" };
+  return { action: "block", reason: `rm -r of ${show(removal)}, which is no literal path below ` +
+    "/tmp. Name each path literally below /tmp, or ask the user to run it." };
 }
 
-/** It has 5 seconds. Where it throws, a tool call is blocked and everything else goes on. */
+/** A handler has 5 seconds (runtime). If it throws, a tool call is blocked, all else goes on. */
 type Handler<K extends HookKind> = (event: HookEvent) => HookResult<K> | Promise<HookResult<K>>;
 const goOn: Handler<HookKind> = () => ({ action: "continue" });
 const handlers: { [K in HookKind]?: Handler<K> } = { before_tool_call: beforeToolCall };
@@ -271,10 +271,10 @@ const handlers: { [K in HookKind]?: Handler<K> } = { before_tool_call: beforeToo
 // ---- Dispatch -----------------------------------------------------------------------------------
 const hooks = new Map(Object.entries(handlers)); // a Map, since every object has a "constructor"
 const capabilities = { tools, hooks: [...hooks.keys()].map((name) => ({ name })) };
-const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }); // a BOM is an error
 let isShutDown = false;
 
-/** Takes a request; gives its result. Throws what a tool or a hook throws. */
+/** Takes a method and its params; gives the result. Throws what a tool or a hook throws. */
 async function handle(method: string, params: unknown): Promise<unknown> {
   switch (method) {
     case "initialize": // JSON.stringify leaves out each tool's `call`
@@ -282,7 +282,7 @@ async function handle(method: string, params: unknown): Promise<unknown> {
     case "tool.call": return callTool(members(params));
     case "hook.handle": return callHook(params, (event) => (hooks.get(event.kind) ?? goOn)(event));
     case "shutdown": isShutDown = true; break;
-    default: log(`unknown method ${show(method)}`); // guide: tolerate it
+    default: log(`unknown method ${show(method)}`); // the guide: {}, no MethodNotFound
   }
   return {};
 }
@@ -334,11 +334,11 @@ async function answer(body: Buffer): Promise<string> {
   const { id = null, method, params } = message;
   if (method === undefined && ("result" in message || "error" in message)) return ""; // a response
   const isShort = typeof id === "string" && id.length <= 1024; // so that it fits into a reply
-  const isId = isShort || typeof id === "number" || id === null;
+  const isId = isShort || (typeof id === "number" && Math.abs(id) < 2 ** 53) || id === null;
   if (!isId) return failure(null, InvalidRequest, "the id is no number, null or short string");
   if (typeof method !== "string") return failure(id, InvalidRequest, "not an object with a method");
   const response = await reply(id, method, params);
-  return "id" in message ? response : ""; // a notification is never answered
+  return "id" in message ? response : ""; // JSON-RPC: never a notification
 }
 
 // ---- Main ---------------------------------------------------------------------------------------

@@ -300,11 +300,12 @@ describe("framing", () => {
   });
 
   test("waits for a slow reader instead of buffering without end", async (t) => {
-    const { child, end } = start(t);
-    const message = framed({ ...probe, id: "i".repeat(1000) });
-    const taken = new Promise((resolve) => child.stdin.write(message.repeat(8000), resolve));
-    const first = await Promise.race([taken, delay(1000, "not all is taken")]);
-    assert.equal(first, "not all is taken");
+    const { ask, send, end, said } = start(t);
+    await ask(probe); // it runs, and from now on nothing is read
+    send(framed({ ...probe, id: "i".repeat(1000) }).repeat(8000));
+    let seen: number;
+    do [seen] = [said().length, await delay(500)]; while (said().length > seen); // until it rests
+    assert.ok(seen < 8000, "it answered all of them");
     const { replies } = await end();
     assert.equal(replies.length, 8000);
   });
@@ -358,6 +359,9 @@ describe("json-rpc", () => {
     ["an id that is an array", { id: [1], method: "tool.call" }, null, -32600],
     ["an id that is an object", { id: {}, method: "tool.call" }, null, -32600],
     ["an id that is a boolean", { id: false, method: "tool.call" }, null, -32600],
+    ["an id that is changed by reading it", frame('{"id":9007199254740993,"method":"a"}'), null,
+      -32600],
+    ["an id that is too large", frame('{"id":1e999,"method":"a"}'), null, -32600],
     ["an id too long for a reply", { id: "i".repeat(1025), method: "initialize" }, null, -32600],
     ["an unknown tool", call("nope", {}), 1, -32602],
     ["a tool with a name of Object.prototype", call("constructor", {}), 1, -32602],
@@ -582,6 +586,19 @@ describe("hook", () => {
     assert.deepEqual(await ask(hook(guide({ tool_input: ls }))), response(modify));
   });
 
+  test("gets every field of an event, from the guide's words too", async (t) => {
+    const told = '({ action: "block", reason: JSON.stringify(event) } as const)';
+    const { ask } = start(t, variant(t, from, told));
+    const context = { tool: "bash", input: ls, message: "hi", kind: "x" };
+    for (const [params, given] of [
+      [event("bash", ls), event("bash", ls)],
+      [guide(context), { ...event("bash", ls), tool_runtime_name: null, message: "hi" }],
+    ]) {
+      const { reason } = members((await ask(hook(params))).result);
+      assert.deepEqual(JSON.parse(String(reason)), given);
+    }
+  });
+
   test("is answered with a result whatever its params are", async (t) => {
     const { ask, end } = start(t);
     for (const params of [undefined, null, [], "x", 1, { kind: 1 }, { hook: {} }, { context: 1 }]) {
@@ -637,10 +654,10 @@ describe("guard", () => {
     "rm -rf /tmp/../home", "rm -rf /tmpfoo", "rm -rf /tmp-x", "rm -rf /var/tmp/x", "rm -rf tmp/x",
     "rm -rf ./tmp", "rm -rf .", "rm -rf /tmp/a x", "rm -rf ~/tmp", 'rm -rf "$HOME"', "rm -rf $x",
     'rm -rf "/tmp/$x"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]",
-    "rm -rf /tmp/{a,../b}", 'rm -rf "/tmp/$(x)"', "rm -rf /tmp/`x`", "rm -rf /tmp/~",
+    "rm -rf /tmp/{a,../b}", 'rm -rf "/tmp/$(x)"', "rm -rf /tmp/a`x`", "rm -rf /tmp/~",
     "cd /tmp/w && rm -rf build", "rm -rf", "rm -rf ''", "rm -rf -- ", 'rm -rf /tmp/a ""',
     "rm { -r /tmp/a", `rm -rf /tmp/${"a/".repeat(2048)}`, "rm -rf /tmp/a\nrm -rf b",
-    "rm -r /tmp/a\ue02fb\ue02fc/../../home",
+    "rm -r /tmp/a\ue02fb\ue02fc/../../home", "rm -r /tmp/a -", "rm -r /tmp/a \\",
   ]);
   blocks("words put together as the shell does", [
     '"rm" -r x', "r''m -r x", "\\rm -r x", "r\\m -r x", "rm${IFS}-r${IFS}x", "rm$IFS-r$IFS/x",
@@ -659,7 +676,10 @@ describe("guard", () => {
     'echo "a $(b "$(rm -r y)")"', "echo ${x:-$(rm -r y)}", "cat <(rm -r y)",
     "echo $((1+$(rm -r y)))", "echo `echo \\`rm -r y\\``", "x # '\nrm -r y", "echo a#b; rm -r y",
     "echo \\ # ; rm -r y", "$(case x in x) rm -r y;; esac)", 'x "\'" ; rm -r y', "x '\"' ; rm -r y",
-    "echo $'it\\'s'; rm -r y", "rm $(x) -r y",
+    "echo $'it\\'s'; rm -r y", "rm $(x) -r y", "(true)#'\nrm -r y #'", "f()#'\nrm -r y #'",
+    "echo \\\\ #'\nrm -r y #'", "# x\\\n#'\nrm -r y #'", 'echo ${x:- #"a"}; rm -r y',
+    "echo \"${x//'\"'/}\"; rm -r y; echo \"${x//'\"'/}\"",
+    "echo $(if x; then case x in x) rm -r y;; esac; fi)",
   ]);
   blocks("what launchers run", [
     "sudo rm -r y", "sudo -u root rm -r y", "sudo -nu root /bin/rm -r y",
@@ -669,9 +689,10 @@ describe("guard", () => {
     "time -p rm -r y", "exec rm -r y", "exec -a x rm -r y", "command rm -r y",
     "builtin command rm -r y", "stdbuf -oL rm -r y", "setsid rm -r y", "busybox rm -r y",
     "sudo nice nohup rm -r y", "sudo env A=1 timeout 5 rm -r y", "watch rm -r y",
-    "watch -n 2 'rm -r y'", "env -S 'rm -r y'", "timeout .5 rm -r y", "timeout +5 rm -r y",
+    "watch -n 2 'rm\t-r\ty'", "env -S 'rm -r y'", "timeout .5 rm -r y", "timeout +5 rm -r y",
     "sudo -S -p '' rm -r y", "sudo -p pw: rm -r y", "sudo -h host rm -r y", "env 'A B=c' rm -r y",
-    "exec -cla x rm -r y",
+    "exec -cla x rm -r y", "timeout $T rm -r y", 'timeout "$(echo 5)" rm -r y', "$SUDO rm -r y",
+    "nice -n $((1)) rm -r y", 'xargs -P "$(nproc)" rm -r', "timeout inf rm -r y", "$(true) rm -r y",
   ]);
   blocks("what brings operands from elsewhere", [
     "xargs rm -r", "x | xargs -0 rm -rf", "x | xargs -n 1 -P 4 rm -r", "xargs rm -rf /tmp/a",
@@ -695,6 +716,7 @@ describe("guard", () => {
     'eval "rm" "-r y"', "trap 'rm -r \"$d\"' EXIT", "su -c 'rm -r y'", "su root -c 'rm -r y'",
     "zsh -c 'x; rm -r y'", "bash -c \"bash -c 'rm -r y'\"", "bash -c 'echo \"$(rm -r y)\"'",
     "bash -c \"echo \\\"\\$(rm -r y)\\\"\"", "bash <<< 'rm -r y'", "bash -c \"rm -r $x\"",
+    'echo "`bash -c \\"rm -r y\\"`"',
   ]);
   allows("text that only mentions it", [
     'git commit -m "drop rm -rf"', 'git commit -m "remove rm -rf / from x"', 'echo "rm -rf /"',
@@ -704,7 +726,7 @@ describe("guard", () => {
     "steps=('rm -rf y' ls)", "steps=(rm -rf y)", "x='rm -rf y' ls",
     'case x in *) echo "x; rm -rf y";; esac', 'echo $((1<<2)); echo "x; rm -rf y"',
     "x=\"rm -rf y\"", "sudo git commit -m 'rm -rf x'", "python3 -c 'rm -rf x'",
-    "echo \"a 'b\" ; echo \"rm -rf 'c\"",
+    "echo \"a 'b\" ; echo \"rm -rf 'c\"", 'wc <<<"$(ls)"; echo "x; rm -rf y"', "$'a b' rm",
   ]);
   allows("what cannot be read", [
     'eval "$(ssh-agent -s)"', 'bash -c "$CMD"', 'echo "open quote', "echo 'it", "echo `x",
@@ -713,7 +735,7 @@ describe("guard", () => {
   blocks("what a here-document or an open quote might hide", [
     "cat <<E | bash\nrm -r y\nE", "cat <<'E'\nrm -r y\nE", "bash <<-E\n\trm -r y\n\tE",
     "cat <<E\nit's\nE\nrm -r y", "echo 'open; rm -r y", 'echo "open\nrm -r y',
-    "cat <<E\n$(rm -r y)\nE", "echo `open; rm -r y",
+    "cat <<E\n$(rm -r y)\nE", "echo `open; rm -r y", "sudo -p 'a b' rm -r y; cat <<'E'\n(\nE",
   ]);
 
   blocks("keystrokes, with their escapes", [
@@ -722,6 +744,9 @@ describe("guard", () => {
     "echo 'open\nrm -r y\n", "bash -c 'rm -r y'\n", "su root -c \"rm -r y\"\n", "ls; rm -r y",
     "r'm' -r y\n", "\"rm -r y\"\n", "# rm\nrm -r y", "trap 'rm -r y' EXIT\n", "rm -r ",
     "rm -r /tmp/a\nrm -r y\n", "rm -r \\\ny", "r\u0000m -r y\n",
+    "A='b c' rm -r y\n", "rm -r /tmp/a '(b) c'\n", "rm -r '/tmp/a;b/../../x'\n",
+    "rm -r /tmp/a ''\n", "\u0000 rm -r y\n", "\\xffrm -r y\n", "rm -r /tmp/a # y\n",
+    "rm -r /tmp/a\\\\\\n/../../home\n", "rm \\\\\\n-r y\n", "rm -r /tmp/a\\x5cn/../../home\n",
   ], "shell_send");
   allows("other keystrokes", [
     "ls\n", "it's", "rm y\n", "rm -r /tmp/a\n", "rm -rf /tmp/a 2>/dev/null\n", "y", "", "\\x03",
@@ -731,6 +756,7 @@ describe("guard", () => {
   blocks("a program started without a shell", [
     "rm -r y", "rm -r /tmp/a # y", "rm\n-r\ny", "rm\u00a0-r\u00a0y", "rm -r /tmp/a > y",
     "rm -r \"/tmp/a\"", "sudo rm -r y", "bash -c 'rm -r y'", "ls; rm -r y",
+    "rm\u0085-r\u0085y",
   ], "shell_start");
   allows("other programs started without a shell", [
     "bash", "bash -l", "ssh me@host", "rm -r /tmp/a", "python3 -q", "",
@@ -769,9 +795,10 @@ describe("guard", () => {
   test("blocks what is nested too deep to read, and says so", async (t) => {
     const { ask } = start(t);
     const reason = "the command is nested too deep to read";
-    const balanced = `${"$(".repeat(1e4)}ls${")".repeat(1e4)}`;
+    const nest = (depth: number) => `${"$(".repeat(depth)}ls${")".repeat(depth)}`;
+    assert.deepEqual(await ask(hook(event("bash", { command: nest(8) }))), response(goOn));
     const evals = `${"eval ".repeat(1e4)}rm`;
-    for (const command of ["$(".repeat(1e5), balanced, "(".repeat(1e5), evals]) {
+    for (const command of ["$(".repeat(1e5), nest(9), nest(1e4), "(".repeat(1e5), evals]) {
       const { result } = await ask(hook(event("bash", { command })));
       assert.deepEqual(result, { action: "block", reason });
     }
@@ -779,7 +806,7 @@ describe("guard", () => {
 
   test("names the operand, cut to 200 code points between characters", async (t) => {
     const { ask } = start(t);
-    for (const path of ["/", "/a", "/aa", "/\ud83d"]) {
+    for (const path of ["", "/", "/a", "/\ud83d"]) {
       const command = `rm -r /tmp/a ${path}${"👋".repeat(300)} z`;
       const { reason } = members((await ask(hook(event("bash", { command })))).result);
       const cut = path + "👋".repeat(200 - path.length);
@@ -795,7 +822,8 @@ describe("guard", () => {
       "sudo ", "bash -c ", "-exec a ", "a/../", "rm -r /tmp/a ; ", "(", "$'", "${a b}", "{ ",
     ]) {
       const time = async (bytes: number) => {
-        const command = `rm -r /tmp/${unit.repeat(bytes / unit.length)}`;
+        const long = "a".repeat(bytes); // normalize is quadratic behind it
+        const command = `rm -r /tmp/${long}/${unit.repeat(bytes / unit.length)}`;
         const since = performance.now();
         await ask(hook(event("bash", { command })));
         return performance.now() - since;
