@@ -30,21 +30,21 @@ const messageOf = (e: unknown) => (e instanceof Error ? cut(String(e.message)) :
 
 // ---- Wire types: names are spelled as on the wire -----------------------------------------------
 type Id = string | number | null;
-/** What a hook may answer besides `continue`, and the permissions that needs (runtime 0.11.1). */
+/** What a hook may answer besides `continue`. The permission it needs (and to answer that also). */
 type HookActions = {
   before_tool_call: { action: "block"; reason: string } | { action: "confirm"; message: string }
-    | { action: "modify"; input: unknown }; // tools.intercept
-  after_tool_call: { action: "replace"; output: string }; // tools.intercept, tools.transform_output
-  before_message: { action: "inject"; content: string }; // privacy.llm_content
-  on_message_complete: // privacy.llm_content, session.lifecycle
-    { action: "context_phase"; phase: string };
-  on_compaction: never; // privacy.llm_content
-  on_session_start: { action: "inject"; content: string }; // session.lifecycle
-  on_session_end: never; // session.lifecycle
+    | { action: "modify"; input: unknown } // tools.intercept
+  after_tool_call: { action: "replace"; output: string } // tools.intercept (tools.transform_output)
+  before_message: { action: "inject"; content: string } // privacy.llm_content
+  on_message_complete: // privacy.llm_content (session.lifecycle)
+    { action: "context_phase"; phase: string }
+  on_compaction: never // privacy.llm_content
+  on_session_start: { action: "inject"; content: string } // session.lifecycle
+  on_session_end: never // session.lifecycle
 };
 type HookKind = keyof HookActions;
 type HookResult<K extends HookKind = HookKind> = { action: "continue" } | HookActions[K];
-/** The params of hook.handle (runtime), trusted once `kind` is a string; unused fields are null. */
+/** The params of hook.handle (runtime 0.11.1), trusted once `kind` is a string; null is unused. */
 type HookEvent = {
   kind: HookKind; tool_name: string | null; tool_runtime_name: string | null;
   tool_input: unknown; tool_output: string | null;

@@ -1,9 +1,9 @@
 // Drives hello-ext over pipes as SynapsCLI does: with the command of plugin.json, the runtime's
 // environment and its working directory. The framing is written here once more, to test it.
 //
-// In a copy, make yours what is about hello and the guard: "The tutorial's Step 8", "The tool",
-// "The guard's rule" and the last two tests, which hold the README to its word. The rest holds for
-// any extension.
+// In a copy, make yours what is about hello and the guard: "The tutorial's Step 8", "The tool
+// hello", "The guard's rule", and in the README what the last two tests look at. The rest holds for
+// any extension, but a hook that writes to stderr has to be told to Step 8.
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
@@ -129,6 +129,16 @@ const event = (tool_name: unknown, tool_input: unknown, kind = "before_tool_call
 /** And what the guide shows. */
 const guide = (context: unknown, hook = "before_tool_call") => ({ hook, context });
 
+const request = (method: string, params?: unknown) => ({ jsonrpc: "2.0", id: 1, method, params });
+const call = (name: unknown, input: unknown) =>
+  request("tool.call", { name, input, session_id: null });
+const hook = (params: unknown) => request("hook.handle", params);
+const response = (result: unknown) => ({ jsonrpc: "2.0", id: 1, result });
+/** The result of a tool call: the runtime reads content, the guide output. */
+const told = (text: string) => ({ content: text, output: text });
+const goOn = { action: "continue" };
+const ls = { command: "ls -la" };
+
 // ---- The tutorial's Step 8 ----------------------------------------------------------------------
 
 const info = {
@@ -148,10 +158,7 @@ const info = {
     hooks: [{ name: "before_tool_call" }],
   },
 };
-const ada = { content: "Hello, Ada!", output: "Hello, Ada!" };
-const world = { content: "Hello, world!", output: "Hello, world!" };
-const goOn = { action: "continue" };
-const ls = { command: "ls -la" };
+const [ada, world] = [told("Hello, Ada!"), told("Hello, world!")];
 const rm = { command: "rm -rf /home/me" };
 const blocked = {
   action: "block",
@@ -159,12 +166,6 @@ const blocked = {
     'rm -r of "/home/me", which is no literal path below /tmp. Name each path literally ' +
     "below /tmp, or ask the user to run it.",
 };
-
-const request = (method: string, params?: unknown) => ({ jsonrpc: "2.0", id: 1, method, params });
-const call = (name: unknown, input: unknown) =>
-  request("tool.call", { name, input, session_id: null });
-const hook = (params: unknown) => request("hook.handle", params);
-const response = (result: unknown) => ({ jsonrpc: "2.0", id: 1, result });
 
 type Step = [name: string, method: string, params: unknown, result: unknown];
 
@@ -181,10 +182,13 @@ function conversation(name: string, steps: Step[]) {
       });
     }
     test("then ends by itself with exit code 0", async () => {
-      const { code, replies, stderr } = await extension.ended();
+      const { code, replies } = await extension.ended();
       assert.deepEqual({ code, replies }, { code: 0, replies: [] });
-      const unknown = steps.filter(([name]) => name === "an unknown method" || name === "info.get");
-      assert.deepEqual(lines(stderr).length, unknown.length, stderr);
+    });
+    test("has written a line to stderr for each unknown method, and nothing else", () => {
+      const unknown = steps.filter(([, method]) => /^(info.get|no.such.method)$/.test(method));
+      const said = unknown.map(([, method]) => `${prefix} unknown method "${method}"`);
+      assert.deepEqual(extension.said(), said);
     });
   });
 }
@@ -385,7 +389,7 @@ describe("json-rpc", () => {
     ["a notification", { jsonrpc: "2.0", method: "$/cancelRequest", params: { id: 1 } }],
     ["a notification of a request's method", { jsonrpc: "2.0", method: "initialize" }],
     ["a notification that fails", { jsonrpc: "2.0", method: "tool.call", params: { name: "x" } }],
-    ["a hook's notification", { jsonrpc: "2.0", method: "hook.handle", params: event("bash", rm) }],
+    ["a hook's notification", { jsonrpc: "2.0", method: "hook.handle", params: event("bash", ls) }],
   ] as const) {
     test(`does not answer ${name}`, async (t) => {
       const { ask, end } = start(t);
@@ -435,9 +439,9 @@ describe("json-rpc", () => {
   });
 });
 
-// ---- The tool -----------------------------------------------------------------------------------
+// ---- The tool hello -----------------------------------------------------------------------------
 
-describe("tool", () => {
+describe("the tool hello", () => {
   test("greets by any name that is a string, and the world without one", async (t) => {
     const { ask } = start(t);
     for (const [input, text] of [
@@ -450,7 +454,7 @@ describe("tool", () => {
       [null, "Hello, world!"],
       [undefined, "Hello, world!"],
     ] as const) {
-      assert.deepEqual(await ask(call("hello", input)), response({ content: text, output: text }));
+      assert.deepEqual(await ask(call("hello", input)), response(told(text)));
     }
   });
 
@@ -467,48 +471,31 @@ describe("tool", () => {
       const reply = await ask(call("hello", input));
       assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32602, message } });
     }
-    assert.deepEqual(await ask(call("hello", { name: "Ada" })), response(ada));
+    assert.deepEqual(await ask(call("hello", { name: "Ada" })), response(told("Hello, Ada!")));
     assert.equal((await end()).stderr, "");
   });
+});
 
-  test("is refused a reply of many MiB without much ado", async (t) => {
-    const { ask } = start(t);
-    const { error } = await ask(call("hello", { name: "a\n".repeat(2 ** 24) }));
-    assert.equal(members(error).code, -32603);
-    assert.deepEqual(await ask(probe), probed);
-  });
+// ---- A tool, whatever it does -------------------------------------------------------------------
 
-  test("gets its reply through up to 4 MiB, and -32603 beyond", async (t) => {
-    const { ask, end } = start(t);
-    const rest = JSON.stringify(response({ content: "Hello, !", output: "Hello, !" }));
-    const name = "n".repeat((2 ** 22 - rest.length) / 2);
-    const text = `Hello, ${name}!`;
-    const message = "a reply of 4194305 bytes is over 4 MiB";
-    assert.deepEqual(await ask(call("hello", { name })), response({ content: text, output: text }));
-    const { error } = await ask({ ...call("hello", { name }), id: 10 }); // one digit more
-    assert.deepEqual(error, { code: -32603, message });
-    assert.deepEqual(await ask(probe), probed);
-    assert.equal(lines((await end()).stderr)[0], `${prefix} tool.call failed: ${message}`);
-    const wide = await start(t).ask(call("hello", { name: "漢".repeat(2 ** 20) }));
-    assert.equal(members(wide.error).code, -32603); // 2 MiB of characters, 6 MiB of bytes
-  });
+describe("a tool", () => {
+  /** Starts the extension with one tool, of any name, that runs some code. */
+  const from = "tools.find((tool) => tool.name === name)";
+  const startWith = (t: TestContext, code: string) =>
+    start(t, variant(t, from, `{ call: (input) => {${code}} }`));
+  const callIt = (input: object = {}) => call("any", input);
 
-  const body = "return `Hello, ${name}!`;";
   for (const [name, code, message] of [
     ["throws", 'throw new Error("no\\r\\nluck\\n\\rtoday");', "no\r\nluck\n\rtoday"],
     ["throws at length", 'throw new Error("long".repeat(1e6));', "long".repeat(50)],
     ["rejects", 'return Promise.reject(new Error("no luck"));', "no luck"],
     ["throws what is no error", "throw null;", "null"],
     ["throws a number for a message", "throw Object.assign(new Error(), { message: 42 });", "42"],
-    [
-      "gives what is no JSON",
-      'return JSON.parse("0", () => ({ toJSON() { throw new Error("no JSON"); } }));',
-      "no JSON",
-    ],
+    ["gives what is no JSON", 'return { toJSON() { throw new Error("no JSON"); } };', "no JSON"],
   ] as const) {
     test(`that ${name} is answered with -32603 and one line on stderr`, async (t) => {
-      const { ask, end } = start(t, variant(t, body, code));
-      const reply = await ask(call("hello", { name: "Ada" }));
+      const { ask, end } = startWith(t, code);
+      const reply = await ask(callIt());
       assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32603, message } });
       assert.deepEqual(await ask(probe), probed);
       const line = `${prefix} tool.call failed: ${message.replace(/\r\n|\n\r/g, " ")}`;
@@ -517,33 +504,50 @@ describe("tool", () => {
     });
   }
 
-  const slowly = `const ms = name === "Ada" ? 200 : 0;
-      return new Promise((done) => setTimeout(() => done(\`Hello, \${name}!\`), ms));`;
+  test("gets its reply through up to 4 MiB, and -32603 beyond", async (t) => {
+    const { ask, end } = startWith(t, "return input.text;");
+    const rest = JSON.stringify(response(told("")));
+    const text = "a".repeat((2 ** 22 - rest.length) / 2);
+    assert.deepEqual(await ask(callIt({ text })), response(told(text)));
+    const message = "a reply of 4194305 bytes is over 4 MiB";
+    const { error } = await ask({ ...callIt({ text }), id: 10 }); // one digit more
+    assert.deepEqual(error, { code: -32603, message });
+    assert.deepEqual(await ask(probe), probed);
+    // 2 MiB of characters, 6 MiB of bytes; and far too much
+    for (const large of ["漢".repeat(2 ** 20), "a\n".repeat(2 ** 24)]) {
+      assert.equal(members((await ask(callIt({ text: large }))).error).code, -32603);
+    }
+    assert.deepEqual(await ask(probe), probed);
+    assert.equal(lines((await end()).stderr)[0], `${prefix} tool.call failed: ${message}`);
+  });
+
+  const slowly = "return new Promise((done) => setTimeout(done, input.ms, input.text));";
   test("may take its time: replies come in order, and shutdown waits", async (t) => {
-    const { send, ended } = start(t, variant(t, body, slowly));
-    send(call("hello", { name: "Ada" }), call("hello", {}), request("shutdown"), probe);
+    const { send, ended } = startWith(t, slowly);
+    const [slow, fast] = [callIt({ ms: 200, text: "slow" }), callIt({ ms: 0, text: "fast" })];
+    send(slow, fast, request("shutdown"), probe);
     const { code, replies } = await ended();
-    assert.deepEqual(replies, [response(ada), response(world), response({})]);
+    assert.deepEqual(replies, [response(told("slow")), response(told("fast")), response({})]);
     assert.equal(code, 0);
   });
 
   test("may take its time: the end of the input waits", async (t) => {
-    const { send, end } = start(t, variant(t, body, slowly));
-    send(call("hello", { name: "Ada" }));
+    const { send, end } = startWith(t, slowly);
+    send(callIt({ ms: 200, text: "slow" }));
     const { code, replies } = await end();
-    assert.deepEqual({ code, replies }, { code: 0, replies: [response(ada)] });
+    assert.deepEqual({ code, replies }, { code: 0, replies: [response(told("slow"))] });
   });
 
   test("that never answers does not end with exit code 0", async (t) => {
-    const { send, end } = start(t, variant(t, body, "return new Promise(() => {});"));
-    send(call("hello", {}));
+    const { send, end } = startWith(t, "return new Promise(() => {});");
+    send(callIt());
     assert.deepEqual(await end(), { code: 1, signal: null, stderr: "", replies: [] });
   });
 
   test("may use console: all of it goes to stderr", async (t) => {
     const chatter = 'console.log("log"); console.info("info"); console.dir({ dir: 1 });';
-    const { ask, end } = start(t, variant(t, body, `${chatter} console.table([1]); ${body}`));
-    assert.deepEqual(await ask(call("hello", { name: "Ada" })), response(ada));
+    const { ask, end } = startWith(t, `${chatter} console.table([1]); return "done";`);
+    assert.deepEqual(await ask(callIt()), response(told("done")));
     const { stderr } = await end();
     for (const word of ["log", "info", "dir: 1", "(index)"]) assert.ok(stderr.includes(word), word);
   });
@@ -945,16 +949,23 @@ describe("one source of truth", () => {
 
   test("name and version are the same everywhere", () => {
     const lock = JSON.parse(read("package-lock.json"));
-    for (const { name, version } of [plugin, lock, lock.packages[""], initialize]) {
-      assert.deepEqual({ name, version }, { name: pkg.name, version: pkg.version });
-    }
+    const say = ({ name, version }: { name: string; version: string }) => `${name} ${version}`;
+    const all = {
+      "package.json": say(pkg), ".synaps-plugin/plugin.json": say(plugin),
+      [`NAME and VERSION in ${main}`]: say(initialize), "package-lock.json": say(lock),
+      "package-lock.json, packages": say(lock.packages[""]), // npm install writes both
+    };
+    assert.deepEqual(all, Object.fromEntries(Object.keys(all).map((place) => [place, say(pkg)])));
     assert.equal(plugin.license, pkg.license);
+    const installed = `~/.synaps-cli/plugins/${pkg.name}\n`; // the directory's name is the id
+    assert.ok(read("README.md").includes(installed), `the README installs into ${installed}`);
   });
 
   test("plugin.json says the same in the runtime's words and the guide's", () => {
     assert.equal(manifest.runtime, "process");
     assert.equal(manifest.command, "node");
     assert.equal(manifest.entry_point, `tsx ${main}`);
+    assert.equal(pkg.scripts.start, manifest.entry_point, "start in package.json");
     assert.deepEqual(manifest.args, ["--import", "tsx", main]);
     assert.equal(manifest.protocol_version, initialize.protocol_version);
     assert.equal(manifest.extension_protocol_version, initialize.protocol_version);
@@ -976,8 +987,9 @@ describe("one source of truth", () => {
     if (tools.length > 0) needed.add("tools.register");
     const allowed = new Set([...needed, ...hooks.flatMap(({ name }) => permissions[name] ?? [])]);
     const asked = new Set<string>(manifest.permissions);
-    assert.deepEqual([...needed].filter((name) => !asked.has(`${name}`)), []);
-    assert.deepEqual([...asked].filter((name) => !allowed.has(name)), []);
+    const missing = [...needed].filter((name) => !asked.has(`${name}`));
+    const needless = [...asked].filter((name) => !allowed.has(name));
+    assert.deepEqual({ missing, needless }, { missing: [], needless: [] });
   });
 
   test("the README's first command prints what it says", () => {
@@ -987,17 +999,17 @@ describe("one source of truth", () => {
     const run = command.join(" ");
     const here = line.replace(`node --import tsx ${main}`, run);
     assert.ok(here.includes(run), line);
-    const { stdout } = spawnSync("sh", ["-c", here], { cwd: root, timeout: 30_000 });
-    assert.equal(`${stdout}`.replaceAll("\r\n", "\n"), output);
+    const { stdout, stderr } = spawnSync("sh", ["-c", here], { cwd: root, timeout: 30_000 });
+    assert.equal(`${stdout}`.replaceAll("\r\n", "\n"), output, `${stderr}`);
   });
 
   test("the README's conversation is what is said", async (t) => {
-    const [, text = ""] = /## The conversation[^`]*```\n([^`]*)\n```/.exec(read("README.md")) ?? [];
+    const [, text] = /## The conversation[^`]*```\n([^`]*)\n```/.exec(read("README.md")) ?? [];
+    assert.ok(text, "the README's conversation");
     const messages = text.split("\n").map((line) => JSON.parse(line));
     const { ask } = start(t);
     for (let i = 0; i < messages.length; i += 2) {
       assert.deepEqual(await ask(messages[i]), messages[i + 1]);
     }
-    assert.ok(messages.length > 0);
   });
 });
