@@ -193,7 +193,7 @@ function unquote(input: string, depth: number) {
   }
   scripts.push(script, ...outer.map(([script]) => script));
   unsure ||= scripts.some((script) => /(?<!<)<<(?!<| *\d)/.test(script)); // a here-document
-  unsure ||= /\)#|\\[^]#|\$\{[^{}\n]*(?:'"| #)/.test(text); // where # and ' are hard to tell
+  unsure ||= /\)#|\\(?:\\[ \t]|\n)#|\$\{[^{}\n]*(?:'"| #)/.test(text); // # and ' in odd places
   return { scripts, nested, unsure: unsure || at < text.length || quoted || outer.length > 0 };
 }
 
