@@ -30,7 +30,7 @@ const messageOf = (e: unknown) => (e instanceof Error ? cut(String(e.message)) :
 
 // ---- Wire types: names are spelled as on the wire -----------------------------------------------
 type Id = string | number | null;
-/** What a hook may answer besides `continue`. The permission it needs (and to answer that also). */
+/** What a hook may answer besides `continue`; its permission (and a second one to answer so). */
 type HookActions = {
   before_tool_call: { action: "block"; reason: string } | { action: "confirm"; message: string }
     | { action: "modify"; input: unknown } // tools.intercept
@@ -44,10 +44,10 @@ type HookActions = {
 };
 type HookKind = keyof HookActions;
 type HookResult<K extends HookKind = HookKind> = { action: "continue" } | HookActions[K];
-/** The params of hook.handle (runtime 0.11.1), trusted once `kind` is a string; null is unused. */
+/** The params of hook.handle (runtime 0.11.1), trusted once `kind` is a string; unused: null. */
 type HookEvent = {
   kind: HookKind; tool_name: string | null; tool_runtime_name: string | null;
-  tool_input: unknown; tool_output: string | null;
+  tool_input: unknown; tool_output: string | null; // the output in after_tool_call only
   message: string | null; session_id: string | null; transcript: unknown[] | null; data: unknown;
 };
 const isObject = (value: unknown): value is Record<string, unknown> =>
@@ -86,7 +86,7 @@ async function* readFrames(input: AsyncIterable<Buffer>): AsyncGenerator<Buffer>
       [length, announced, body, bodyBytes] = [undefined, undefined, undefined, 0];
     }
   }
-  if (length || headerBytes > 0 || line) throw new Error("input ended inside a frame");
+  if (length || headerBytes > 0 || line.trim()) throw new Error("input ended inside a frame");
 }
 
 /** Takes a header's line and the length known so far, in bytes; gives the new one, or throws. */
@@ -112,7 +112,7 @@ const failure = (id: Id, code: number, message: string) => frame({ id, error: { 
 
 /** Writes a frame. Waits for a slow reader, throws when there is none. */
 async function send(text: string): Promise<void> {
-  if (process.stdout.writableCorked === 0) { // a write costs more than a reply: one for each turn
+  if (process.stdout.writableCorked === 0) { // one write a turn: it costs more than a reply
     process.stdout.cork();
     process.nextTick(() => process.stdout.uncork());
   }

@@ -847,6 +847,13 @@ describe("life", () => {
     assert.deepEqual(await start(t).end(), { code: 0, signal: null, stderr: "", replies: [] });
   });
 
+  test("ends with exit code 0 when the input ends in blanks", async (t) => {
+    const { send, end } = start(t);
+    send(probe, "\r\n\n \r");
+    const { code, replies } = await end();
+    assert.deepEqual({ code, replies }, { code: 0, replies: [probed] });
+  });
+
   test("answers everything asked before the input ends, however large", async (t) => {
     const { send, end } = start(t);
     const ids = Array.from({ length: 2000 }, (_, id) => `${id}${"i".repeat(1000)}`);
