@@ -30,7 +30,7 @@ const messageOf = (e: unknown) => (e instanceof Error ? cut(String(e.message)) :
 
 // ---- Wire types: names are spelled as on the wire -----------------------------------------------
 type Id = string | number | null;
-/** What a hook may answer besides `continue`; its permission (and a second one to answer so). */
+/** What each hook may answer besides `continue`  // its permission (one more for that answer) */
 type HookActions = {
   before_tool_call: { action: "block"; reason: string } | { action: "confirm"; message: string }
     | { action: "modify"; input: unknown } // tools.intercept

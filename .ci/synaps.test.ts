@@ -1,7 +1,7 @@
 // Runs the extension in the real SynapsCLI: `synaps chat` in a fresh home, and a script on loopback
 // in place of the model. Looks at what that is given, at the disk, the log and the processes.
-// In a copy, make yours what is about hello (`hello`, its text and its schema) and the guard (the
-// tests that run rm).
+// In a copy, make yours what is about hello (`hello`, its text and its schema); what is about the
+// guard (the tests that run rm) goes, for some of it passes without one.
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
