@@ -3,7 +3,7 @@
 //
 // In a copy, make yours what is about hello and the guard: "The tutorial's Step 8", "The tool
 // hello", "The guard's rule", and in the README what the last two tests look at. The rest holds for
-// any extension.
+// any extension. A hook that writes to stderr says so in its step of Step 8.
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
@@ -167,7 +167,7 @@ const blocked = {
     "below /tmp, or ask the user to run it.",
 };
 
-type Step = [name: string, method: string, params: unknown, result: unknown];
+type Step = [name: string, method: string, params: unknown, result: unknown, said?: string];
 
 function conversation(name: string, steps: Step[]) {
   describe(name, () => {
@@ -185,10 +185,9 @@ function conversation(name: string, steps: Step[]) {
       const { code, replies } = await extension.ended();
       assert.deepEqual({ code, replies }, { code: 0, replies: [] });
     });
-    test("has written a line to stderr for each unknown method", () => {
-      const unknown = steps.filter(([, method]) => /^(info.get|no.such.method)$/.test(method));
-      const said = unknown.map(([, method]) => `${prefix} unknown method "${method}"`);
-      assert.deepEqual(extension.said().filter((line) => line.includes(" unknown ")), said);
+    test("has written to stderr what its steps say, and nothing else", () => {
+      const said = steps.flatMap(([, , , , text]) => (text ? `${prefix} ${text}` : []));
+      assert.deepEqual(extension.said(), said);
     });
   });
 }
@@ -208,7 +207,7 @@ conversation("Step 8 in the words of the guide", [
   ["a hook about another tool", "hook.handle", guide({ tool: "write", input: rm }), {}],
   ["a hook with nothing in it", "hook.handle", guide({}), {}],
   ["another hook", "hook.handle", guide({ tool_input: rm }, "after_tool_call"), {}],
-  ["an unknown method", "no.such.method", {}, {}],
+  ["an unknown method", "no.such.method", {}, {}, 'unknown method "no.such.method"'],
   ["shutdown", "shutdown", {}, {}],
 ]);
 
@@ -217,7 +216,7 @@ conversation("Step 8 as SynapsCLI 0.11 sends it", [
     synaps_version: "0.11.1", extension_protocol_version: 1, plugin_id: plugin.name,
     plugin_root: root, config: {},
   }, info],
-  ["info.get", "info.get", null, {}],
+  ["info.get", "info.get", null, {}, 'unknown method "info.get"'],
   ["a tool call", "tool.call", { name: "hello", input: { name: "Ada" }, session_id: null }, ada],
   ["a hook: go on", "hook.handle", event("bash", ls), goOn],
   ["a hook: block", "hook.handle", event("bash", rm), blocked],
@@ -479,8 +478,8 @@ describe("the tool hello", () => {
 // ---- A tool, whatever it does -------------------------------------------------------------------
 
 describe("a tool", () => {
-  /** Starts the extension with one tool, of any name, that runs some code. */
   const from = "tools.find((tool) => tool.name === name)";
+  /** Starts the extension with one tool, of any name, that runs some code. */
   const startWith = (t: TestContext, code: string) =>
     start(t, variant(t, from, `{ call: (input) => {${code}} }`));
   const callIt = (input: object = {}) => call("any", input);
@@ -558,26 +557,25 @@ describe("a tool", () => {
 describe("hook", () => {
   const from = "(hooks.get(event.kind) ?? goOn)(event)"; // in place of any handler
   for (const [name, code, reason] of [
-    ["throws", 'throw new Error("no luck");', "no luck"],
-    ["throws what a tool may throw", 'throw new InvalidInput("no luck");', "no luck"],
-    ["rejects", 'return Promise.reject("no luck");', '"no luck"'],
-    ["rejects with nothing", "return Promise.reject();", "undefined"],
-    ["answers too much", 'return { action: "block", reason: "r".repeat(2 ** 22) };', "a reply of"],
-    ["answers nothing", "return JSON.parse('[]')[0];", ""], // the message is the runtime's own
+    ["throws", 'throw new Error("no luck");', /^no luck$/],
+    ["throws what a tool may throw", 'throw new InvalidInput("no luck");', /^no luck$/],
+    ["rejects", 'return Promise.reject("no luck");', /^"no luck"$/],
+    ["rejects with nothing", "return Promise.reject();", /^undefined$/],
+    ["answers too much", 'return { action: "block", reason: "r".repeat(2 ** 22) };', /^a reply of/],
+    ["answers nothing", "return JSON.parse('[]')[0];", /undefined/], // in the engine's own words
   ] as const) {
     test(`that ${name} blocks a tool call and lets all else go on`, async (t) => {
       const { ask, end } = start(t, variant(t, from, `{ ${code} }`));
-      for (const params of [event("bash", ls), guide({ tool_input: ls })]) {
-        const { action, reason: given } = members((await ask(hook(params))).result);
-        assert.equal(action, "block");
-        assert.ok(String(given).startsWith(reason), String(given));
-      }
+      const { result } = await ask(hook(event("bash", ls)));
+      const { action, reason: given } = members(result);
+      assert.equal(action, "block");
+      assert.match(String(given), reason);
+      assert.deepEqual(await ask(hook(guide({ tool_input: ls }))), response(result));
       const later = event("bash", ls, "after_tool_call");
       assert.deepEqual(await ask(hook(later)), response(goOn));
       assert.deepEqual(await ask(hook(guide({ tool_input: ls }, "on_session_end"))), response({}));
       const said = lines((await end()).stderr);
-      const line = `${prefix} hook.handle failed: ${reason}`;
-      assert.deepEqual(said.map((text) => text.slice(0, line.length)), Array(4).fill(line));
+      assert.deepEqual(said, Array(4).fill(`${prefix} hook.handle failed: ${given}`));
     });
   }
 
@@ -906,10 +904,11 @@ describe("life", () => {
     await ask(probe);
     child.stdout.destroy();
     child.stdin.write(framed(probe).repeat(3));
+    const closed = once(child, "close");
+    while (!said().at(-1)?.includes("EPIPE")) await once(child.stderr, "data");
     if (isDeno) child.stdin.end();
-    const [code] = await once(child, "close");
-    assert.equal(code, 1);
-    assert.match(said().at(-1) ?? "", /EPIPE/);
+    assert.equal((await closed)[0], 1);
+    assert.ok(said().at(-1)?.startsWith(prefix), said().at(-1));
   });
 
   test("serves on when nobody reads its stderr any more", async (t) => {

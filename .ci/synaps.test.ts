@@ -40,6 +40,14 @@ async function until(what: () => string, holds: () => unknown, ms = 20_000): Pro
   }
 }
 
+/** Runs a command to its end; gives its stdout. Fails when it does not succeed. */
+function run(line: string[], env: NodeJS.ProcessEnv, cwd = root, timeout = 60_000): string {
+  const [program = "", ...args] = line;
+  const result = spawnSync(program, args, { env, cwd, timeout, encoding: "utf8" });
+  assert.equal(result.status, 0, result.stderr);
+  return result.stdout;
+}
+
 /** The processes of the extension that a process has started; without one, all that run. */
 function extensions(parent?: number): number[] {
   const { stdout } = spawnSync("ps", ["-A", "-o", "pid=,ppid=,stat=,args="], { encoding: "utf8" });
@@ -52,7 +60,6 @@ function extensions(parent?: number): number[] {
 function freshHome(install: Install) {
   const home = mkdtempSync("/var/tmp/synaps-test-");
   const base = join(home, ".synaps-cli");
-  mkdirSync(join(base, "plugins"), { recursive: true });
   install(join(base, "plugins", plugin), home);
   const env = {
     // `node` in the manifest is the Node that runs the tests.
@@ -161,10 +168,7 @@ const test = (name: string, fn: () => Promise<void> | void) => it(name, { timeou
 
 const [, commands = ""] = /\nnpm ci\n(mkdir [^`]*)```/.exec(readme) ?? [];
 const byReadme = (lines: string): Install => (_, HOME) => {
-  const env = { PATH: process.env.PATH, HOME };
-  const options = { cwd: root, env, encoding: "utf8", timeout: 60_000 } as const;
-  const { status, stderr } = spawnSync("sh", ["-ec", lines], options);
-  assert.equal(status, 0, stderr);
+  run(["sh", "-ec", lines], { PATH: process.env.PATH, HOME });
 };
 
 for (const [how, install] of [
@@ -268,9 +272,7 @@ describe("the plugin", () => {
     bare(folder, home);
     const { PATH, HOME, USER = "", SHELL = "" } = process.env;
     const env = { PATH, HOME, USER, SHELL, SYNAPS_PLUGIN_DIR: folder };
-    const options = { cwd: folder, env, encoding: "utf8", timeout: 600_000 } as const; // as it has
-    const { status, stderr } = spawnSync("bash", [join(folder, manifest.setup)], options);
-    assert.equal(status, 0, stderr);
+    run(["bash", join(folder, manifest.setup)], env, folder, 600_000); // its time in the runtime
   };
   test("is set up in a bare clone, as after an install from git", async () => {
     await withChat(setUp, async (chat) => {
@@ -301,9 +303,8 @@ describe("the plugin", () => {
     const closed = once(daemon, "close");
     try {
       await until(() => "the daemon", () => existsSync(join(base, "run/daemon.sock")));
-      const reload = ["daemon", "reload-extension", plugin];
-      const { stdout } = spawnSync("synaps", reload, { env, encoding: "utf8", timeout: 60_000 });
-      assert.equal(stdout, `reloaded ${plugin}; 1 tool: ${plugin}:hello\n`);
+      const said = run(["synaps", "daemon", "reload-extension", plugin], env);
+      assert.equal(said, `reloaded ${plugin}; 1 tool: ${plugin}:hello\n`);
       await logged(loaded, 2);
     } finally {
       daemon.kill();
