@@ -1,102 +1,120 @@
 // hello-ext: a complete SynapsCLI extension in one file, with Node built-ins only. Its tool `hello`
-// greets someone by name; its hook `before_tool_call` blocks a recursive rm outside /tmp.
+// greets someone by name; its hook `before_tool_call` guards against a recursive rm outside /tmp.
 // SynapsCLI starts this file as a process of its own and talks to it over stdin and stdout:
 //   - JSON-RPC 2.0 in the frames of LSP: "Content-Length: N\r\n\r\n" and N bytes of UTF-8 JSON
-//   - initialize comes first, then tool.call and hook.handle one at a time, shutdown last
+//   - initialize comes first, then tool.call and hook.handle as they are needed, shutdown last
 //   - stdout belongs to the frames; what a person should read goes to stderr, SynapsCLI's log
-//
 // To make it yours, edit the constants, the tool and the hook, and .synaps-plugin/plugin.json with
-// them. Cut the guard's rule out whole. Keep the framing, the dispatch and main as they are.
+// them. Cut the guard out whole. Keep the framing, the dispatch and main as they are.
 
-import { Console } from "node:console";
+import { isUtf8 } from "node:buffer";
 import { once } from "node:events";
 import { posix } from "node:path";
-Object.assign(console, new Console(process.stderr)); // so that console.log cannot break a frame
+import { finished } from "node:stream";
 
 // ---- Constants, log and error texts -------------------------------------------------------------
 const NAME = "hello-ext";
 const VERSION = "0.1.0";
-const MAX_HEADER_BYTES = 8 * 1024, MAX_REQUEST_BYTES = 64 * 1024 * 1024; // our own choice
+const MAX_HEADER_BYTES = 8 * 1024; // our own choice
+const MAX_REQUEST_BYTES = 64 * 1024 * 1024; // our own choice
 const MAX_REPLY_BYTES = 4 * 1024 * 1024; // the runtime takes a larger one for a dead process
-// JSON-RPC 2.0
-const ParseError = -32700, InvalidRequest = -32600, InvalidParams = -32602, InternalError = -32603;
+const MAX_END_MS = 5000; // our own choice: after the end of the input or a shutdown
+const ParseError = -32700; // this and the next three: JSON-RPC 2.0
+const InvalidRequest = -32600;
+const InvalidParams = -32602;
+const InternalError = -32603;
+
 const log = (text: string) => console.error(`[${NAME}] ${text.replace(/[\r\n]+/g, " ")}`);
-/** The first 200 code points, in 400 UTF-16 units at most: slice(0, 200) could halve a pair. */
+/** Gives the first 200 code points of a text: slice alone could halve a character. */
 const cut = (text: string) => [...text.slice(0, 400)].slice(0, 200).join("");
-/** A string in quotes, cut; of anything else the type (JSON.stringify throws on a deep value). */
-const show = (value: unknown) => typeof value === "string" ? JSON.stringify(cut(value))
-  : value === null ? "null" : Array.isArray(value) ? "array" : typeof value;
-const messageOf = (e: unknown) => (e instanceof Error ? cut(String(e.message)) : show(e));
+/** Gives a string cut and in quotes, of anything else the type: JSON.stringify throws on some. */
+const show = (it: unknown) => (typeof it === "string" ? JSON.stringify(cut(it)) : typeof it);
+const messageOf = (it: unknown) => (it instanceof Error ? cut(String(it.message)) : show(it));
 
 // ---- Wire types: names are spelled as on the wire -----------------------------------------------
 type Id = string | number | null;
-/** What each hook may answer besides `continue`  // its permission (one more for that answer) */
-type HookActions = {
-  before_tool_call: { action: "block"; reason: string } | { action: "confirm"; message: string }
-    | { action: "modify"; input: unknown } // tools.intercept
-  after_tool_call: { action: "replace"; output: string } // tools.intercept (tools.transform_output)
-  before_message: { action: "inject"; content: string } // privacy.llm_content
-  on_message_complete: // privacy.llm_content (session.lifecycle)
-    { action: "context_phase"; phase: string }
-  on_compaction: never // privacy.llm_content
-  on_session_start: { action: "inject"; content: string } // session.lifecycle
-  on_session_end: never // session.lifecycle
-};
-type HookKind = keyof HookActions;
-type HookResult<K extends HookKind = HookKind> = { action: "continue" } | HookActions[K];
-/** The params of hook.handle (runtime 0.11.1), trusted once `kind` is a string; unused: null. */
+/** What a hook may answer. An action that is not the hook's is ignored (runtime). */
+type HookResult =
+  | { action: "continue" } // every hook
+  | { action: "block"; reason: string } // before_tool_call
+  | { action: "confirm"; message: string } // before_tool_call: asks; without a screen, blocks
+  | { action: "modify"; input: unknown } // before_tool_call
+  | { action: "replace"; output: string } // after_tool_call, with tools.transform_output
+  | { action: "inject"; content: string } // before_message, on_session_start
+  | { action: "context_phase"; phase: string }; // on_message_complete, with session.lifecycle
+
+/** The params of hook.handle, trusted once `kind` is a string; unused: null (guide: missing). */
 type HookEvent = {
-  kind: HookKind; tool_name: string | null; tool_runtime_name: string | null;
-  tool_input: unknown; tool_output: string | null; // the output in after_tool_call only
-  message: string | null; session_id: string | null; transcript: unknown[] | null; data: unknown;
+  kind: string;
+  tool_name?: string | null;
+  tool_input?: unknown;
+  tool_output?: string | null; // in after_tool_call only
+  message?: string | null;
 };
 const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
-const members = (value: unknown): Record<string, unknown> => (isObject(value) ? value : {});
+/** Gives an object as it is, and {} for anything else. */
+const members = (value: unknown) => (isObject(value) ? value : {});
+const isId = (value: unknown): value is Id =>
+  (typeof value === "number" && Math.abs(value) < 2 ** 53) || // larger ones change by reading them
+  (typeof value === "string" && value.length <= 1024) || value === null;
 const isHookEvent = (value: unknown): value is HookEvent => typeof members(value).kind === "string";
 
 // ---- Framing ------------------------------------------------------------------------------------
-/** Cuts a stream of bytes, however chunked, into the bodies of its frames. Throws when a header is
- * broken or the input ends inside a frame: where the next one starts is then anybody's guess. */
-async function* readFrames(input: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
-  let line = "", headerBytes = 0, announced: number | undefined; // what the header says so far
-  let length: number | undefined, body: Buffer | undefined, bodyBytes = 0; // after the header
-  for await (let chunk of input) {
-    while (chunk.length > 0 || length === 0) {
-      if (length === undefined) {
-        const end = chunk.indexOf("\n") + 1 || chunk.length;
-        line += chunk.toString("latin1", 0, end);
-        chunk = chunk.subarray(end);
-        if (headerBytes + line.length > MAX_HEADER_BYTES) throw new Error("header over 8 KiB");
-        if (!line.endsWith("\n")) break;
-        const isBlank = line === "\n" || line === "\r\n"; // the header's end, or a stray one
-        if (!isBlank) announced = contentLength(line, announced);
-        else if (headerBytes === 0 || announced !== undefined) length = announced;
-        else throw new Error("header without a Content-Length");
-        [line, headerBytes] = ["", isBlank ? 0 : headerBytes + line.length];
-        continue;
-      }
-      const part = chunk.subarray(0, length - bodyBytes);
-      chunk = chunk.subarray(part.length);
-      if (part.length < length) body ??= Buffer.allocUnsafe(length); // else nothing is copied
-      body?.set(part, bodyBytes);
-      bodyBytes += part.length;
-      if (bodyBytes < length) break;
-      yield body ?? part;
-      [length, announced, body, bodyBytes] = [undefined, undefined, undefined, 0];
-    }
+let unread: Buffer = Buffer.alloc(0); // what is left of the last chunk of the input
+let wake = () => {}; // ends the wait for the next one
+process.stdin.on("readable", () => wake());
+finished(process.stdin, () => wake());
+
+/** Waits for a chunk; gives false at the end of the input, and throws where it cannot be read. */
+async function readChunk(): Promise<boolean> {
+  process.stdout.uncork(); // all replies to a chunk in one write, which costs more than a reply
+  if (process.stdout.writableNeedDrain) await once(process.stdout, "drain"); // a slow reader
+  let chunk: Buffer | null = process.stdin.read();
+  while (chunk === null && !process.stdin.readableEnded && !process.stdin.destroyed) {
+    await new Promise<void>((resolve) => (wake = resolve));
+    chunk = process.stdin.read();
   }
-  if (length || headerBytes > 0 || line.trim()) throw new Error("input ended inside a frame");
+  if (process.stdin.errored) throw process.stdin.errored;
+  if (chunk === null) return false;
+  process.stdout.cork();
+  unread = chunk;
+  return true;
 }
 
-/** Takes a header's line and the length known so far, in bytes; gives the new one, or throws. */
-function contentLength(line: string, known: number | undefined): number | undefined {
-  const match = /^content-length[ \t]*:(?:[ \t]*([0-9]+)[ \t]*\r?\n)?/i.exec(line);
-  if (!match) return known;
-  const length = Number(match[1]); // NaN if the value is anything but digits
-  if (known !== undefined && known !== length) throw new Error("two Content-Lengths");
-  if (length <= MAX_REQUEST_BYTES) return length;
-  throw new Error(`no Content-Length of up to 64 MiB: ${show(line.trim())}`);
+/** Takes a header; gives the length of the body in bytes. Throws where there is not one. */
+function contentLength(header: string): number {
+  const lines = header.matchAll(/(?:^|\n)content-length[ \t]*:([^\n]*)/gi); // content-length: 94\r
+  const lengths = new Set(Array.from(lines, ([, value = ""]) =>
+    /^\s*[0-9]+\s*$/.test(value) ? Number(value) : NaN));
+  const [length = NaN] = lengths;
+  if (lengths.size === 1 && length <= MAX_REQUEST_BYTES) return length;
+  throw new Error(`no one Content-Length of up to 64 MiB: ${show(header.trim())}`);
+}
+
+/** Reads a frame: header lines up to the blank one, then so many bytes; undefined at the end of the
+ * input. Throws where a frame is broken: where the next one starts is then anybody's guess. */
+async function recv(): Promise<Buffer | undefined> {
+  let header = "";
+  while (!header.endsWith("\n\r\n") && !header.endsWith("\n\n")) {
+    if (unread.length === 0 && !(await readChunk())) {
+      if (header.trim()) throw new Error("input ended inside a frame");
+      return undefined;
+    }
+    const lineEnd = unread.indexOf("\n") + 1 || unread.length;
+    header += unread.toString("latin1", 0, lineEnd);
+    unread = unread.subarray(lineEnd);
+    if (header.length > MAX_HEADER_BYTES) throw new Error("header over 8 KiB");
+    if (header === "\n" || header === "\r\n") header = ""; // a blank line between frames
+  }
+  const body = Buffer.allocUnsafe(contentLength(header));
+  for (let filled = 0; filled < body.length; ) {
+    if (unread.length === 0 && !(await readChunk())) throw new Error("input ended inside a frame");
+    const copied = unread.copy(body, filled);
+    unread = unread.subarray(copied);
+    filled += copied;
+  }
+  return body;
 }
 
 /** Takes a response; gives its frame, header and body in one piece. Throws if it is over 4 MiB. */
@@ -110,17 +128,13 @@ function frame(response: { id: Id; result: unknown } | { id: Id; error: object }
 }
 const failure = (id: Id, code: number, message: string) => frame({ id, error: { code, message } });
 
-/** Writes a frame. Waits for a slow reader, throws when there is none. */
-async function send(text: string): Promise<void> {
-  if (process.stdout.writableCorked === 0) { // one write a turn: it costs more than a reply
-    process.stdout.cork();
-    process.nextTick(() => process.stdout.uncork());
-  }
-  if (!process.stdout.write(text)) await once(process.stdout, "drain");
-}
+// stdout belongs to the frames: what anything else writes there, console too, goes to stderr.
+const writeToStdout = process.stdout.write.bind(process.stdout);
+Object.assign(process.stdout, { write: process.stderr.write.bind(process.stderr) });
 
 // ---- The tool: to add one, add an entry ---------------------------------------------------------
-/** `call` gets the input as the model wrote it, gives what the model sees, and has 120 seconds. */
+/** `call` gets the input as the model wrote it, gives what the model sees (a string), and
+ * has 120 seconds. Aborted or timed out, it may still run while the next one comes. */
 type Call = (input: Record<string, unknown>) => string | Promise<string>;
 type Tool = { name: string; description: string; input_schema: object; call: Call };
 /** What a tool throws when its input is wrong: the model sees the message and can try again. */
@@ -136,225 +150,171 @@ const tools: Tool[] = [{
   },
 }];
 
-// ---- The guard's rule: to cut it out, see step 3 of the README ----------------------------------
-// Takes shell text; gives what a recursive rm in it would remove that is no literal path strictly
-// below /tmp. It runs nothing, takes linear time and throws on what is nested too deep to read.
-const MAX_DEPTH = 8; // of $( $( … ) ) and of bash -c "eval '…'"
-// What may stand before a command: grammar words, and launchers. To add a launcher, add its name,
-// and to TAKES_NEXT its options that take the next word.
-const PREFIXES = new Set(`if then elif else while until do ! { coproc function sudo doas env nohup
-  timeout nice ionice time stdbuf setsid exec command builtin busybox watch xargs`.split(/\s+/));
-const TAKES_NEXT = /^(?:function|coproc|-\w*[CDIRadfghopsu]|--(?:user|group|chdir|unset|signal))$/;
-const READS_TEXT = new Set("sh bash dash ksh zsh su eval trap parallel".split(" "));
-const BRINGS_OPERANDS = new Set("xargs parallel -exec -execdir -ok -okdir".split(" "));
-// A quoted character moves to U+E000 + its code, where ";" ends no command and "$" is literal.
-const move = (by: number) => (c: string) => String.fromCharCode(c.charCodeAt(0) + by);
-const hide = (text: string) => text.replace(/[\0-,:-@[-^`{-\x7f]/g, move(0xe000));
-const HIDDEN = /[\ue000-\ue07f]/g;
-const reveal = (text: string) => text.replace(HIDDEN, move(-0xe000)).replace(/\0/g, "");
-// BARE reads a token outside double quotes (group 1: a gap between words), QUOTED one inside.
-const BARE = new RegExp([
-  /([ \t]+|\$IFS\b|\$\{IFS\}|(?<![^ \t\n;&|(]|\\[^])#[^\n]*)|\\[^]|'[^']*'|\$'(?:[^\\']|\\[^])*'/,
-  /""|\$\{[^{}'"`$()\\]*\}|`(?:[^\\`]|\\[^])*`|\$"|[$<>]\(|[^ \t\n'"`\\$;&|()<>*?[{~]+|[^]/,
-].map(({ source }) => source).join("|"), "y");
-const QUOTED = /\\[\\$`"\n]|`(?:[^\\`]|\\[^])*`|\$\(|[^"\\$`*?[{~]+|[^]/y;
-const DYNAMIC = /[$*?[{~]/; // stands for something that is not in the text
-const REDIRECTION = /<<<|(?:(?<![^ \n;&|])(?:\d+|\{\w+\}))?(?:&>+|[<>]+[&|-]?) *[^ \n;&|<>]*/g;
-const ESCAPES = new Map([["\\n", "\n"], ["\\r", "\n"], ["\\t", "\t"], ["\\\\", "\\"]]);
-const COMMAND_END = /[\n;&|]| (?:\ue03b|[{\ue07b][}\ue07d] \+)(?= |$)/; // find: \; and {} +
-/** Undoes quoting; gives the script and those in $( ), the texts in ` `, whether it is `unsure`. */
-function unquote(input: string, depth: number) {
-  const text = input.replace(HIDDEN, "\uf000"); // such a character was not hidden here
-  const scripts: string[] = [], nested: string[] = [], outer: [string, boolean][] = [];
-  let script = "", quoted = false, unsure = false, at = 0;
-  for (let token = "", gap: string | undefined; at < text.length; at += token.length) {
-    if (depth + outer.length > MAX_DEPTH) throw new Error("the command is nested too deep to read");
-    const lexer = quoted ? QUOTED : BARE;
-    lexer.lastIndex = at;
-    [token = "", gap] = lexer.exec(text) ?? [];
-    if (gap) script += " ";
-    else if (token === "$(" || (!quoted && /^[<>]?\($/.test(token))) {
-      outer.push([script + (token === "(" ? "\n" : "$(…)"), quoted]);
-      [script, quoted] = [token === "(" && text[at - 1] === "=" ? ": " : "", false]; // a=(data)
-    } else if (token === ")" && !quoted) {
-      unsure ||= outer.length > 0 && /(?:^|[\n;&| ])case /.test(script); // "a)" ends no $( )
-      scripts.push(script);
-      [script, quoted] = outer.pop() ?? ["", false];
-    } else if (token === '"' || token === '$"') quoted = !quoted;
-    else if (/^`[^]/.test(token)) {
-      nested.push(token.slice(1, -1).replace(quoted ? /\\([\\$`"])/g : /\\([\\$`])/g, "$1"));
-      script += "$(…)";
-    } else if (token === "`" || (token === "'" && !quoted)) break; // left open
-    else if (token === "\\\n") continue;
-    else if (token.startsWith("\\")) script += hide(token.slice(1) || token);
-    else if (quoted) script += DYNAMIC.test(token) ? token : hide(token);
-    else if (/^['"]/.test(token)) script += hide(token.slice(1, -1)) || "\ue000"; // "" is a word
-    else script += /^\$['{]/.test(token) ? "$" + hide(token) : token;
-  }
-  scripts.push(script, ...outer.map(([script]) => script));
-  unsure ||= scripts.some((script) => /(?<!<)<<(?!<| *\d)/.test(script)); // a here-document
-  unsure ||= /\)#|\\(?:\\[ \t]|\n)#|\$\{[^{}\n]*(?:'"| #)/.test(text); // # and ' in odd places
-  return { scripts, nested, unsure: unsure || at < text.length || quoted || outer.length > 0 };
+// ---- The guard's rule: to cut it out, see the README --------------------------------------------
+const SEPARATOR = /[;\n]|(?<![<>])[&|](?!>)/g; // between two commands, unlike & in 2>&1 and &>log
+const REDIRECTION = /(?:(?<!\S)\d+)?&?[<>]+[&|]?[ \t]*[^\s<>&|]*/g; // 2>/dev/null, > log, 2>&1
+const ENCLOSED = /\\[^]|'[^']*'|"(?:\\[^]|[^"\\])*"|`[^`]*`|\$\([^()]*\)/g; // 'a;b' in rm 'a;b' -r
+const GIT = /(?:^|[({]|\b(?:do|then|else|sudo|xargs)|-0)\s*git\s+/; // where git is the command
+const RM = new RegExp(`(?<![\\w.-]|${GIT.source})rm(?![\\w./-])`); // rm, no --rm, rm.txt, git rm
+const RECURSIVE = /(?<![\w./-])-(?:[dfivIPWx]*[rR]|-r)/; // -r, -fR, --recursive
+const NOT_PLAIN = /["'\\$`*?[\]{}()~#!]|[^\S \t\n]|[\0-\x08\x7f]/; // may stand for something else
+
+/** Takes shell text; gives its commands with an rm -r in them, however it is spelled or wrapped. */
+function findRemovals(text: string): string[] {
+  return text
+    .replace(/\\\n/g, "") // a line that goes on in the next
+    .replace(/\\+(?:[nt]|x20|0?40)|\$\{?IFS/g, " ") // printf 'rm\t-r x' | sh; rm$IFS-r
+    .replace(ENCLOSED, (part) => part.replace(SEPARATOR, " "))
+    .replace(/\$?["']|\\/g, "") // r'm', \rm, $'rm'
+    .split(SEPARATOR)
+    .filter((command) => command.split(RM).slice(1).some((words) => RECURSIVE.test(words)));
 }
 
-/** The blind reading: quotes and backslashes mean nothing, a separator or line starts a command. */
-function blindly(text: string): string {
-  // What shell_send types: the runtime decodes these escapes and drops ESC and bytes over 127.
-  const keys = text.replace(/\\(?:x([0-9a-fA-F]{1,2})|[nrtabe0\\])/g, (escape, hex) => {
-    const code = parseInt(hex, 16);
-    return ESCAPES.get(escape) ?? (code < 128 && code !== 27 ? String.fromCharCode(code) : "");
-  }).replace(/[\x01-\x08\x0b-\x1f()]|(?:[ \t]-\w*c|\btrap)[ \t]/g, "\n"); // sh -c, trap
-  return keys.replace(/\\\n|["'\\]/g, "").replace(/#/g, "\\#").replace(/`/g, "$$\n");
+/** Takes a command; gives what its rm names, and nothing where rm is not its first word. */
+function operandsOf(command: string): string[] {
+  const [rm = "", ...words] = command.replace(REDIRECTION, " ").trim().split(/[ \t]+/);
+  if (!/^(?:\/\S*\/)?rm$/.test(rm)) return [];
+  const end = words.includes("--") ? words.indexOf("--") : words.length;
+  return words.filter((word, i) => i > end || !/^-./.test(word));
 }
 
-/** Gives the offending operands in a text. `elsewhere`: more operands come, as from xargs. */
-function findRemovals(text: string, blind = false, elsewhere = false, depth = 0): string[] {
-  if (!/rm|[\0"'\\$`(]/.test(text)) return []; // nothing in it can become rm
-  const { scripts, nested, unsure } = unquote(blind ? blindly(text) : text, depth);
-  const commands = scripts.flatMap((script) => script.replace(REDIRECTION, " ")
-    .replace(/ -(?:exec|ok)(?:dir)? /g, "\n$&").split(COMMAND_END));
-  return [
-    ...commands.flatMap((command) => judge(command.match(/[^ ]+/g) ?? [], elsewhere, depth)),
-    ...nested.flatMap((inner) => findRemovals(inner, false, elsewhere, depth + 1)),
-    ...(unsure && !blind ? findRemovals(text, true, elsewhere, depth) : []),
-  ];
-}
-
-/** Takes the words of one command; gives the offending operands. */
-function judge(words: string[], elsewhere: boolean, depth: number): string[] {
-  for (const [i, word] of words.entries()) {
-    const text = reveal(word), name = text.slice(text.lastIndexOf("/") + 1);
-    elsewhere ||= BRINGS_OPERANDS.has(name);
-    const read = (from: number, glue: string) =>
-      findRemovals(words.slice(from).map(reveal).join(glue), false, elsewhere, depth + 1);
-    if (name === "rm") return judgeRm(words.slice(i + 1), elsewhere);
-    if (READS_TEXT.has(name)) return read(i + 1, /^(eval|parallel)$/.test(name) ? " " : "\n");
-    if (TAKES_NEXT.test(words[i - 1] ?? "") || /^$|^[-+$]|^\.?\d|^inf|=/.test(text)) continue;
-    if (i > 0 && /[ \t\n]/.test(text)) return read(i, " "); // watch 'rm -r x'
-    if (!PREFIXES.has(name)) break;
-  }
-  return [];
-}
-
-/** Takes the words behind rm; gives the offending operands. */
-function judgeRm(words: string[], elsewhere: boolean): string[] {
-  const texts = words.map(reveal), end = texts.includes("--") ? texts.indexOf("--") : texts.length;
-  if (!texts.slice(0, end).some((text) => /^-(?:[^-]*[rR]|-r)/.test(text))) return [];
-  const operands = words.filter((_, i) => i > end || !/^-./.test(texts[i] ?? ""));
-  if (elsewhere || operands.length === 0) return ["(operands that are not in the text)"];
-  return operands.filter((word) => DYNAMIC.test(word) || !isBelowTmp(reveal(word))).map(reveal);
-}
-
-/** Linux takes no path of 4,096 bytes or more, and posix.normalize can take quadratic time. */
+/** Linux takes no path of 4,096 bytes or more, and normalize can take quadratic time. */
 const isBelowTmp = (path: string) => path.length < 4096 && /^\/tmp\/./.test(posix.normalize(path));
 
 // ---- The hooks: to add one, add its handler, and subscribe to it in plugin.json -----------------
-/** The tools that take shell text, and its field; shell_start splits it at white space itself. */
-const fields = new Map([["bash", "command"], ["shell_start", "command"], ["shell_send", "input"]]);
-function beforeToolCall({ tool_name, tool_input }: HookEvent): HookResult<"before_tool_call"> {
-  const field = fields.get(tool_name ?? "");
-  const text = (field && members(tool_input)[field]) ?? "";
-  if (typeof text !== "string") throw new Error(`the command is ${show(text)}, not a string`);
-  let [removal] = findRemovals(text);
-  if (tool_name !== "bash") removal ??= findRemovals(text, true)[0];
-  if (tool_name === "shell_start") removal ??= judge(text.split(/[\s\x85]+/), false, 0)[0];
-  if (removal === undefined) return { action: "continue" };
-  return { action: "block", reason: `rm -r of ${show(removal)}, which is no literal path below ` +
-    "/tmp. Name each path literally below /tmp, or ask the user to run it." };
+/** What shell_send types: the runtime decodes \n and \x20. All control characters are dropped. */
+function decodeKeys(text: string): string {
+  const keys = new Map([["n", "\n"], ["r", "\n"], ["t", "\t"], ["\\", "\\"]]);
+  const escape = /\\(?:x[89a-fA-F][0-9a-fA-F]|x([0-9a-fA-F]{1,2})|([nrtab0e\\]))/g; // \x20, \n
+  const decode = (hex: string) => String.fromCharCode(parseInt(hex, 16)); // "\0" without digits
+  return text.replace(escape, (_, hex, key) => keys.get(key) ?? decode(hex))
+    .replace(/\r/g, "\n").replace(/[\0-\x08\x0e-\x1f\x7f]/g, "");
 }
 
-/** A handler has 5 seconds (runtime). If it throws, a tool call is blocked, all else goes on. */
-type Handler<K extends HookKind> = (event: HookEvent) => HookResult<K> | Promise<HookResult<K>>;
-const goOn: Handler<HookKind> = () => ({ action: "continue" });
-const handlers: { [K in HookKind]?: Handler<K> } = { before_tool_call: beforeToolCall };
+/** The tools that take shell text, and its field (runtime). */
+const fields = new Map([["bash", "command"], ["shell_start", "command"], ["shell_send", "input"]]);
+
+function beforeToolCall({ tool_name, tool_input }: HookEvent): HookResult {
+  const field = fields.get(tool_name ?? "");
+  const input = (field && members(tool_input)[field]) ?? "";
+  if (typeof input !== "string") throw new Error(`the command is ${show(input)}, not a string`);
+  let text = input;
+  if (tool_name === "shell_send") text = decodeKeys(input);
+  if (tool_name === "shell_start") text = input.replace(/[\s\x85;&|<>]+/g, " "); // has no shell
+  const removals = findRemovals(text);
+  if (removals.length === 0) return { action: "continue" };
+  const operands = NOT_PLAIN.test(text) ? [[]] : removals.map(operandsOf);
+  const outside = operands.flat().find((path) => path.startsWith("/") && !isBelowTmp(path));
+  const advice = "name literal paths below /tmp, or ask the user to run it";
+  if (outside) return { action: "block", reason: `rm -r of ${show(outside)}: ${advice}` };
+  const isBelow = operands.every((paths) => paths.length > 0 && paths.every(isBelowTmp));
+  if (isBelow) return { action: "continue" };
+  return { action: "confirm", message: `rm -r, not plainly below /tmp: ${show(input)}` };
+}
+
+/** A handler has 5 seconds (runtime). If it throws, a tool call is blocked. Permissions:
+ * *_tool_call tools.intercept, on_session_* session.lifecycle, all others privacy.llm_content. */
+type Handler = (event: HookEvent) => HookResult | Promise<HookResult>;
+const hooks = new Map<string, Handler>([["before_tool_call", beforeToolCall]]);
 
 // ---- Dispatch -----------------------------------------------------------------------------------
-const hooks = new Map(Object.entries(handlers)); // a Map, since every object has a "constructor"
 const capabilities = { tools, hooks: [...hooks.keys()].map((name) => ({ name })) };
-const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }); // a BOM is an error
-let isShutDown = false;
+let isShutDown = false; // from the reply to shutdown on
 
 /** Takes a method and its params; gives the result. Throws what a tool or a hook throws. */
 async function handle(method: string, params: unknown): Promise<unknown> {
   switch (method) {
-    case "initialize": // JSON.stringify leaves out each tool's `call`
-      return { name: NAME, version: VERSION, protocol_version: 1, capabilities };
+    case "initialize": return { name: NAME, version: VERSION, protocol_version: 1, capabilities };
     case "tool.call": return callTool(members(params));
-    case "hook.handle": return callHook(params, (event) => (hooks.get(event.kind) ?? goOn)(event));
-    case "shutdown": isShutDown = true; break;
-    default: log(`unknown method ${show(method)}`); // the guide: {}, no MethodNotFound
+    case "hook.handle": return callHook(params);
+    case "shutdown": return {};
   }
-  return {};
+  log(`unknown method ${show(method)}`);
+  return {}; // the guide: no MethodNotFound
 }
 
 async function callTool({ name, input }: Record<string, unknown>): Promise<unknown> {
   const tool = tools.find((tool) => tool.name === name);
   if (!tool) throw new InvalidInput(`name is ${show(name)}, which is no tool of ${NAME}`);
-  if (!isObject(input ?? {})) throw new InvalidInput(`input is ${show(input)}, not an object`);
+  if (!isObject(input ?? {})) throw new InvalidInput("input is no object");
   const text = await tool.call(members(input));
   return { content: text, output: text }; // the runtime reads content, the guide output
 }
 
-/** Runs a handler on the runtime's request or the guide's; gives its result in the same words. */
-async function callHook(params: unknown, handler: Handler<HookKind>): Promise<unknown> {
-  const { hook, context } = members(params), { tool, input, ...own } = members(context);
-  const event: unknown = isHookEvent(params) ? params : {
-    tool_runtime_name: null, tool_output: null, message: null, session_id: null, transcript: null,
-    data: null, ...own, kind: hook,
-    tool_name: own.tool_name ?? tool ?? "bash", tool_input: own.tool_input ?? input,
-  };
-  if (!isHookEvent(event)) return {};
-  const result = await handler(event);
-  return result.action === "continue" && event !== params ? {} : result;
+/** Takes the params of hook.handle, the runtime's or the guide's; gives the event in them. */
+function eventOf(params: unknown): HookEvent | undefined {
+  const { hook, context } = members(params);
+  const { tool, input, ...own } = members(context);
+  const tool_name = own.tool_name ?? tool ?? "bash";
+  const guides = { ...own, kind: hook, tool_name, tool_input: own.tool_input ?? input };
+  return [params, guides].find(isHookEvent);
 }
 
-/** Takes a request; gives the frame of its reply. */
+async function callHook(params: unknown): Promise<unknown> {
+  const event = eventOf(params);
+  const result = event && (await hooks.get(event.kind)?.(event));
+  return !result || result.action === "continue" ? goOn(params) : result;
+}
+/** Lets it go on, in the words of the request: {} is the guide's. */
+const goOn = (params: unknown) => (isHookEvent(params) ? { action: "continue" } : {});
+
+/** Takes a request; gives the frame of its reply. What a handler throws is caught here. */
 async function reply(id: Id, method: string, params: unknown): Promise<string> {
   try {
     return frame({ id, result: await handle(method, params) });
   } catch (error) {
-    const message = messageOf(error), invalid = error instanceof InvalidInput;
-    if (method === "tool.call" && invalid) return failure(id, InvalidParams, message);
+    const message = messageOf(error);
+    const isInvalid = method === "tool.call" && error instanceof InvalidInput;
+    if (isInvalid) return failure(id, InvalidParams, message);
     log(`${method} failed: ${message}`);
     if (method !== "hook.handle") return failure(id, InternalError, message);
-    const safe: Handler<HookKind> = (event) => // an error would let the call run (runtime)
-      event.kind === "before_tool_call" ? { action: "block", reason: message } : goOn(event);
-    return frame({ id, result: await callHook(params, safe) });
+    const isToolCall = eventOf(params)?.kind === "before_tool_call"; // an error would let it run
+    return frame({ id, result: isToolCall ? { action: "block", reason: message } : goOn(params) });
   }
 }
 
-/** Takes the body of a frame; gives the frame to answer with, or "" where no answer is due. */
-async function answer(body: Buffer): Promise<string> {
+const send = (text: string) => { if (!isShutDown) writeToStdout(text); };
+/** Takes the body of a frame; writes the reply, where one is due, as soon as it is there. */
+async function serve(body: Buffer): Promise<void> {
   let message: Record<string, unknown>;
   try {
-    message = members(JSON.parse(utf8.decode(body)));
+    if (!isUtf8(body)) throw new Error("the body is no UTF-8");
+    message = members(JSON.parse(body.toString()));
   } catch (error) {
-    return failure(null, ParseError, messageOf(error));
+    return send(failure(null, ParseError, messageOf(error)));
   }
   const { id = null, method, params } = message;
-  if (method === undefined && ("result" in message || "error" in message)) return ""; // a response
-  const isShort = typeof id === "string" && id.length <= 1024; // so that it fits into a reply
-  const isId = isShort || (typeof id === "number" && Math.abs(id) < 2 ** 53) || id === null;
-  if (!isId) return failure(null, InvalidRequest, "the id is no number, null or short string");
-  if (typeof method !== "string") return failure(id, InvalidRequest, "not an object with a method");
+  if (method === undefined && ("result" in message || "error" in message)) return; // a response
+  if (!isId(id)) return send(failure(null, InvalidRequest, "id is no number, null, short string"));
+  if (typeof method !== "string") return send(failure(id, InvalidRequest, "no method"));
   const response = await reply(id, method, params);
-  return "id" in message ? response : ""; // JSON-RPC: never a notification
+  if ("id" in message) send(response); // JSON-RPC: never a notification
+  if (method === "shutdown") isShutDown = true;
 }
 
 // ---- Main ---------------------------------------------------------------------------------------
 async function main(): Promise<void> {
-  process.stdout.on("error", (error) => process.stdin.destroy(error)); // nobody reads: end the loop
-  process.stderr.on("error", () => {}); // nobody reads: go on
+  const working = new Set<Promise<void>>();
   process.exitCode = 1; // until everything asked is answered
+  process.stderr.on("error", () => {}); // nobody reads: go on
+  process.stdout.on("error", (error) => process.stdin.destroy(error)); // nobody reads: end
+  const leave = () => writeToStdout("", () => process.exit()); // once what is written has left
+  finished(process.stdin, () => setTimeout(leave, MAX_END_MS).unref());
   try {
     if (process.stdin.isTTY) throw new Error("is started by SynapsCLI; to see it work: npm test");
-    for await (const body of readFrames(process.stdin)) {
-      await send(await answer(body));
-      if (isShutDown) break;
+    for (let body; !isShutDown && (body = await recv()); ) {
+      const served = serve(body).finally(() => working.delete(served));
+      working.add(served);
+      // What settles at once is answered in order; what does not holds up nothing.
+      await new Promise<void>((resolve) => process.nextTick(resolve));
     }
-    process.exitCode = 0;
+    if (!isShutDown) await Promise.all(working);
+    if (working.size === 0) process.exitCode = 0;
   } catch (error) {
     log(messageOf(error));
+  } finally {
+    process.stdout.uncork();
+    process.stdin.destroy();
   }
 }
 void main();

@@ -1,5 +1,9 @@
 #!/bin/sh
-# Runs once after an install from git (runtime): tsx is a devDependency, and without it nothing starts.
+# Runs once after an install from git (runtime). A Node that strips types itself needs no package.
 set -e
 cd "${SYNAPS_PLUGIN_DIR:-$(dirname "$0")/..}"
-npm ci --include=dev
+if [ "$(node -p 'Boolean(process.features.typescript)')" = true ]; then
+  echo "nothing to install: this Node runs TypeScript"
+else
+  npm ci --include=dev # tsx
+fi
