@@ -186,8 +186,7 @@ const isBelowTmp = (path: string) => path.length < 4096 && /^\/tmp\/./.test(posi
 function decodeKeys(text: string): string {
   const keys = new Map([["n", "\n"], ["r", "\n"], ["t", "\t"], ["\\", "\\"]]);
   const escape = /\\(?:x[89a-fA-F][0-9a-fA-F]|x([0-9a-fA-F]{1,2})|([nrtab0e\\]))/g; // \x20, \n
-  const decode = (hex: string) => String.fromCharCode(parseInt(hex, 16)); // "\0" without digits
-  return text.replace(escape, (_, hex, key) => keys.get(key) ?? decode(hex))
+  return text.replace(escape, (_, x, key) => keys.get(key) ?? String.fromCharCode(parseInt(x, 16)))
     .replace(/\r/g, "\n").replace(/[\0-\x08\x0e-\x1f\x7f]/g, "");
 }
 
@@ -252,11 +251,12 @@ function eventOf(params: unknown): HookEvent | undefined {
 
 async function callHook(params: unknown): Promise<unknown> {
   const event = eventOf(params);
-  const result = event && (await hooks.get(event.kind)?.(event));
-  return !result || result.action === "continue" ? goOn(params) : result;
+  const handler = hooks.get(event?.kind ?? "");
+  if (!event || !handler) return goOn(params);
+  const result = await handler(event);
+  return result.action === "continue" ? goOn(params) : result;
 }
-/** Lets it go on, in the words of the request: {} is the guide's. */
-const goOn = (params: unknown) => (isHookEvent(params) ? { action: "continue" } : {});
+const goOn = (params: unknown) => (isHookEvent(params) ? { action: "continue" } : {}); // guide: {}
 
 /** Takes a request; gives the frame of its reply. What a handler throws is caught here. */
 async function reply(id: Id, method: string, params: unknown): Promise<string> {

@@ -8,7 +8,10 @@
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, describe, it, type TestContext } from "node:test";
@@ -22,21 +25,20 @@ const read = (file: string) => readFileSync(join(root, file), "utf8");
 const { extension: manifest, ...plugin } = JSON.parse(read(".synaps-plugin/plugin.json"));
 
 // What starts the extension: the variable LAUNCHER ("deno run hello-ext.ts"), else the manifest's
-// command, in which `node` is the Node that runs the tests. Where tsx is not installed, a Node that
-// strips types itself does without.
-const stripsTypes = Reflect.get(process.features, "typescript");
-const isBare = stripsTypes && !existsSync(join(root, "node_modules/tsx"));
-const main: string = manifest.args.at(-1);
+// command, in which `node` is the Node that runs the tests.
+const main = "hello-ext.ts";
 const launcher = process.env.LAUNCHER?.split(" ");
-const command = launcher ?? [process.execPath, ...(isBare ? [main] : manifest.args)];
-const [program = "", ...programArgs] = command.slice(0, -1);
+const command = launcher ?? [process.execPath, ...manifest.args];
+const [program = ""] = command;
 if (launcher) console.log(`The extension is started by ${command.join(" ")}`);
-else if (isBare) console.log("tsx is not installed: Node itself strips the types of hello-ext.ts");
+const isNode = program === process.execPath || /\bnode$/.test(program);
 const isDeno = program.endsWith("deno"); // it does not end by itself while its stdin is open
 const prefix = `[${plugin.name}]`;
 
-const { PATH, HOME, LANG, TERM, XDG_RUNTIME_DIR } = process.env;
-const env = { PATH, HOME, LANG, TERM, XDG_RUNTIME_DIR }; // all that the runtime passes on
+const home = mkdtempSync(join(tmpdir(), "home-")); // fresh, so that a tool may store something
+after(() => rmSync(home, { recursive: true }));
+const { PATH, LANG, TERM, XDG_RUNTIME_DIR } = process.env;
+const env = { PATH, HOME: home, LANG, TERM, XDG_RUNTIME_DIR }; // all that the runtime passes on
 
 type Message = Record<string, unknown>;
 type Owner = { after(fn: () => void): void };
@@ -61,8 +63,9 @@ async function* unframed(stream: AsyncIterable<Buffer>): AsyncGenerator<Message>
 }
 
 /** Starts the extension, or a variant of it; its owner's end kills it if it still runs then. */
-function start(owner: Owner, file = main) {
-  const child = spawn(program, [...programArgs, file], { cwd: root, env });
+function start(owner: Owner, cwd = root, line = command) {
+  const [program = "", ...args] = line;
+  const child = spawn(program, args, { cwd, env });
   const closed = once(child, "close");
   const replies = unframed(child.stdout);
   let stderr = "";
@@ -100,15 +103,24 @@ function start(owner: Owner, file = main) {
   return { child, send, receive, ask, ended, end, said };
 }
 
-/** A copy of hello-ext.ts with some code put in place of other. */
-function variant(owner: Owner, from: string, to: string): string {
+/** A copy of the folder, as a clone is: without what npm installs. */
+function copy(owner: Owner, name = "copy"): string {
   const folder = mkdtempSync(join(tmpdir(), "hello-ext-"));
-  owner.after(() => rmSync(folder, { recursive: true }));
+  owner.after(() => rmSync(folder, { recursive: true, force: true }));
+  const filter = (path: string) => !/[\\/](?:node_modules|\.git)$/.test(path);
+  cpSync(root, join(folder, name), { recursive: true, filter });
+  return join(folder, name);
+}
+
+/** A copy of the folder, with its packages, in which some code stands in place of other. */
+function variant(owner: Owner, from: string, to: string): string {
+  const folder = copy(owner);
+  const packages = join(root, "node_modules");
+  if (existsSync(packages)) symlinkSync(packages, join(folder, "node_modules"));
   const [head, tail, ...more] = read(main).split(from);
   assert(tail !== undefined && more.length === 0, `${from} has to be there once`);
   writeFileSync(join(folder, main), head + to + tail);
-  writeFileSync(join(folder, "package.json"), '{ "type": "module" }');
-  return join(folder, main);
+  return folder;
 }
 
 const test = (name: string, fn: (t: TestContext) => Promise<void> | void) =>
@@ -162,9 +174,7 @@ const [ada, world] = [told("Hello, Ada!"), told("Hello, world!")];
 const rm = { command: "rm -rf /home/me" };
 const blocked = {
   action: "block",
-  reason:
-    'rm -r of "/home/me", which is no literal path below /tmp. Name each path literally ' +
-    "below /tmp, or ask the user to run it.",
+  reason: 'rm -r of "/home/me": name literal paths below /tmp, or ask the user to run it',
 };
 
 type Step = [name: string, method: string, params: unknown, result: unknown, said?: string];
@@ -317,7 +327,7 @@ describe("framing", () => {
     ["no Content-Length", "X-Other: 1\r\n\r\n", /Content-Length/],
     ["Content-Length in another header", "X: Content-Length: 5\r\n\r\n", /Content-Length/],
     ["Content-Length after a lone \\r", "X: a\rContent-Length: 5\r\n\r\n", /Content-Length/],
-    ["two lengths", "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", /two Content-Lengths/],
+    ["two lengths", "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", /no one Content-Length/],
     ["no value", "Content-Length:\r\n\r\n", /Content-Length/],
     ["a word", "Content-Length: abc\r\n\r\n", /Content-Length.*abc/],
     ["digits and a word", "Content-Length: 24abc\r\n\r\n", /Content-Length.*24abc/],
@@ -461,11 +471,11 @@ describe("the tool hello", () => {
     const { ask, end } = start(t);
     for (const [input, message] of [
       [{ name: 42 }, "name is number, not a string"],
-      [{ name: ["a"] }, "name is array, not a string"],
+      [{ name: ["a"] }, "name is object, not a string"],
       [{ name: { toString: "x" } }, "name is object, not a string"],
-      [[1], "input is array, not an object"],
-      ["Ada", 'input is "Ada", not an object'],
-      [false, "input is boolean, not an object"],
+      [[1], "input is no object"],
+      ["Ada", "input is no object"],
+      [false, "input is no object"],
     ] as const) {
       const reply = await ask(call("hello", input));
       assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32602, message } });
@@ -488,7 +498,7 @@ describe("a tool", () => {
     ["throws", 'throw new Error("no\\r\\nluck\\n\\rtoday");', "no\r\nluck\n\rtoday"],
     ["throws at length", 'throw new Error("long".repeat(1e6));', "long".repeat(50)],
     ["rejects", 'return Promise.reject(new Error("no luck"));', "no luck"],
-    ["throws what is no error", "throw null;", "null"],
+    ["throws what is no error", "throw null;", "object"],
     ["throws a number for a message", "throw Object.assign(new Error(), { message: 42 });", "42"],
     ["gives what is no JSON", 'return { toJSON() { throw new Error("no JSON"); } };', "no JSON"],
   ] as const) {
@@ -521,13 +531,22 @@ describe("a tool", () => {
   });
 
   const slowly = "return new Promise((done) => setTimeout(done, input.ms, input.text));";
-  test("may take its time: replies come in order, and shutdown waits", async (t) => {
-    const { send, ended } = startWith(t, slowly);
-    const [slow, fast] = [callIt({ ms: 200, text: "slow" }), callIt({ ms: 0, text: "fast" })];
-    send(slow, fast, request("shutdown"), probe);
-    const { code, replies } = await ended();
-    assert.deepEqual(replies, [response(told("slow")), response(told("fast")), response({})]);
-    assert.equal(code, 0);
+  const never = "return new Promise(() => {});";
+  test("may take its time: other replies do not wait, its own still comes, with its id", async (t) => {
+    const { send, receive, ask } = startWith(t, slowly);
+    send({ ...callIt({ ms: 300, text: "slow" }), id: "slow" });
+    assert.deepEqual(await ask(hook(event("bash", ls))), response(goOn));
+    assert.deepEqual(await ask(callIt({ ms: 0, text: "fast" })), response(told("fast")));
+    assert.deepEqual(await receive(), { jsonrpc: "2.0", id: "slow", result: told("slow") });
+  });
+
+  test("that settles at once is answered in the order of the requests", async (t) => {
+    const { send, end } = startWith(t, "return Promise.resolve().then(() => input.text);");
+    const ids = Array.from({ length: 50 }, (_, id) => id);
+    const asked = ids.map((id) => (id % 3 ? { ...callIt({ text: "" }), id } : { ...probe, id }));
+    send(...asked, frame("no JSON"), { ...probe, id: "last" });
+    const { replies } = await end();
+    assert.deepEqual(replies.map(({ id }) => id), [...ids, null, "last"]);
   });
 
   test("may take its time: the end of the input waits", async (t) => {
@@ -537,13 +556,43 @@ describe("a tool", () => {
     assert.deepEqual({ code, replies }, { code: 0, replies: [response(told("slow"))] });
   });
 
-  test("that never answers does not end with exit code 0", async (t) => {
-    const { send, end } = startWith(t, "return new Promise(() => {});");
+  test("that never answers does not switch the hook off, nor end with exit code 0", async (t) => {
+    const { send, ask, end } = startWith(t, never);
     send(callIt());
+    assert.deepEqual(await ask(hook(event("bash", rm))), response(blocked));
     assert.deepEqual(await end(), { code: 1, signal: null, stderr: "", replies: [] });
   });
 
-  test("may use console: all of it goes to stderr", async (t) => {
+  for (const [how, code] of [["shutdown", 0], ["the end of the input", 0]] as const) {
+    test(`that leaves a timer behind: the process is gone 5 s after ${how}`, async (t) => {
+      const { ask, send, end, ended } = startWith(t, "setInterval(() => {}, 1000); return '';");
+      await ask(callIt());
+      const since = performance.now();
+      if (how === "shutdown") send(request("shutdown"));
+      const result = await (how === "shutdown" ? ended() : end());
+      assert.equal(result.code, code);
+      assert.equal(result.replies.length, how === "shutdown" ? 1 : 0);
+      assert.ok(performance.now() - since < 8000);
+    });
+  }
+
+  test("that answers after shutdown is not heard, and the exit code is 1", async (t) => {
+    const { send, ended } = startWith(t, slowly);
+    send(callIt({ ms: 200, text: "slow" }), { ...request("shutdown"), id: 2 });
+    const { code, replies } = await ended();
+    assert.deepEqual({ code, replies }, { code: 1, replies: [{ ...response({}), id: 2 }] });
+  });
+
+  test("may write to stdout: it goes to stderr, before and after its reply", async (t) => {
+    const late = 'setTimeout(() => process.stdout.write("late\\n"));';
+    const writes = 'process.stdout.write("early\\n");' + late;
+    const { ask, end } = startWith(t, `${writes} return "done";`);
+    assert.deepEqual(await ask(callIt()), response(told("done")));
+    assert.equal((await end()).stderr, "early\nlate\n");
+  });
+
+  const noConsole = !isNode && "its console writes past process.stdout";
+  it("may use console: all of it goes to stderr", { skip: noConsole }, async (t) => {
     const chatter = 'console.log("log"); console.info("info"); console.dir({ dir: 1 });';
     const { ask, end } = startWith(t, `${chatter} console.table([1]); return "done";`);
     assert.deepEqual(await ask(callIt()), response(told("done")));
@@ -555,7 +604,7 @@ describe("a tool", () => {
 // ---- The hook, whatever it does -----------------------------------------------------------------
 
 describe("hook", () => {
-  const from = "(hooks.get(event.kind) ?? goOn)(event)"; // in place of any handler
+  const from = 'hooks.get(event?.kind ?? "")'; // its handler, whatever the hook
   for (const [name, code, reason] of [
     ["throws", 'throw new Error("no luck");', /^no luck$/],
     ["throws what a tool may throw", 'throw new InvalidInput("no luck");', /^no luck$/],
@@ -565,7 +614,7 @@ describe("hook", () => {
     ["answers nothing", "return JSON.parse('[]')[0];", /undefined/], // in the engine's own words
   ] as const) {
     test(`that ${name} blocks a tool call and lets all else go on`, async (t) => {
-      const { ask, end } = start(t, variant(t, from, `{ ${code} }`));
+      const { ask, end } = start(t, variant(t, from, `(() => { ${code} })`));
       const { result } = await ask(hook(event("bash", ls)));
       const { action, reason: given } = members(result);
       assert.equal(action, "block");
@@ -580,7 +629,7 @@ describe("hook", () => {
   }
 
   test("may take its time, and answer with any action", async (t) => {
-    const slowly = `new Promise<HookResult>((done) => setTimeout(() =>
+    const slowly = `() => new Promise<HookResult>((done) => setTimeout(() =>
       done({ action: "modify", input: { command: "true" } }), 20))`;
     const { ask } = start(t, variant(t, from, slowly));
     const modify = { action: "modify", input: { command: "true" } };
@@ -589,12 +638,12 @@ describe("hook", () => {
   });
 
   test("gets every field of an event, from the guide's words too", async (t) => {
-    const told = '({ action: "block", reason: JSON.stringify(event) } as const)';
+    const told = '(event: HookEvent) => ({ action: "block", reason: JSON.stringify(event) } as const)';
     const { ask } = start(t, variant(t, from, told));
     const context = { tool: "bash", input: ls, message: "hi", kind: "x" };
     for (const [params, given] of [
       [event("bash", ls), event("bash", ls)],
-      [guide(context), { ...event("bash", ls), tool_runtime_name: null, message: "hi" }],
+      [guide(context), { kind: "before_tool_call", tool_name: "bash", tool_input: ls, message: "hi" }],
     ]) {
       const { reason } = members((await ask(hook(params))).result);
       assert.deepEqual(JSON.parse(String(reason)), given);
@@ -610,162 +659,88 @@ describe("hook", () => {
   });
 });
 
-// ---- The guard's rule ---------------------------------------------------------------------------
+// ---- The guard: goes out in one piece -----------------------------------------------------------
 
 describe("guard", () => {
   /** Asks about all of the texts; fails with those for which the answer is another action. */
-  async function expect(t: TestContext, wanted: string, texts: string[], tool = "bash") {
-    const { send, end } = start(t);
-    const field = tool === "shell_send" ? "input" : "command";
-    send(...texts.map((text) => hook(event(tool, { [field]: text }))));
-    const { replies } = await end();
-    assert.equal(replies.length, texts.length);
-    const actions = replies.map(({ result }) => members(result).action);
-    assert.deepEqual(texts.filter((_, i) => actions[i] !== wanted), []);
-  }
-  const blocks = (name: string, texts: string[], tool?: string) =>
-    test(`blocks ${name}`, (t) => expect(t, "block", texts, tool));
-  const allows = (name: string, texts: string[], tool?: string) =>
-    test(`allows ${name}`, (t) => expect(t, "continue", texts, tool));
+  const answers = (wanted: string, name: string, texts: string[], tool = "bash") =>
+    test(`${wanted}: ${name}`, async (t) => {
+      const { send, end } = start(t);
+      const field = tool === "shell_send" ? "input" : "command";
+      send(...texts.map((text) => hook(event(tool, { [field]: text }))));
+      const { replies } = await end();
+      assert.equal(replies.length, texts.length);
+      const actions = replies.map(({ result }) => members(result).action);
+      assert.deepEqual(texts.filter((_, i) => actions[i] !== wanted), []);
+    });
 
-  blocks("every spelling of recursive, anywhere before --", [
-    "rm -r x", "rm -R x", "rm -rf x", "rm -fr x", "rm -vfR x", "rm -f -v -r x", "rm --recursive x",
-    "rm --rec x", "rm --r x", "rm -r --force x", "rm x -r", "rm x -f -r y", "rm -r -- x",
-    "rm '-r' x", "rm -\"r\"f x", "rm\t-r\tx", "rm -rf --no-preserve-root /", "rm -r -- -x",
-    "rm -i -rf /home/me", "rm -r -- /tmp/a x",
+  answers("continue", "no recursive rm in it", [
+    "rm x", "rm -f x", "rm --force x", "rm my-draft.md pre-refactor", "rmdir -r x", "ls -la", "", " ",
+    "docker run --rm -r x", "./storm -rf /x", 'rm "$f"', "rm $f", "alarm -r x", "find . -name rm",
+    "cp -r rm x", "rm -f a b; ls -R", "rm a && cp -r b c", "rm a\nls -R", "npm run rm-dist",
+    "for f in *.txt; do rm \"$f\"; done", "find . -exec rm {} + -print", 'bash -c "$CMD"',
+    "echo 'open quote", "rm x | sort -r", "rm x & ls -R", "echo a#b",
   ]);
-  allows("what is not recursive, or no rm", [
-    "rm x", "rm -f x", "rm -i -- x", "rm -- -r", "rm --force x", "rm --verbose x",
-    "rm my-draft.md pre-refactor", "rm -", "rmdir -r x", "ls -la", "", " ", "docker run --rm -r x",
-    "./storm -rf /x", "git rm -r x", "npm rm -r x", "echo rm -rf x", 'rm "$f"', 'rm -f "$TMPDIR/x"',
-    "rm $f", "alarm -r x", "find . -name rm", "cp -r rm x",
+  answers("continue", "git's rm", [
+    "git rm -r x", "git ls-files -z | xargs -0 git rm -r --cached", "sudo git rm -r x",
+    "cd x && git rm -rf y", "for f in a; do git rm -r $f; done", "(git rm -r x)",
   ]);
-  allows("literal paths below /tmp", [
+  answers("continue", "plain text that names literal paths below /tmp", [
     "rm -rf /tmp/a", "rm -r //tmp///a", "rm -rf /tmp/./a/", "rm -rf /tmp/a/../b",
-    "rm -rf /tmp/../tmp/a", 'rm -rf "/tmp/a b"', "rm -rf /tmp/a\\ b", "rm -rf '/tmp/;x'",
-    "rm -rf '/tmp/$x*{~'", "rm -rf /tmp/a # /home", "rm -rf /tmp/a 2>/dev/null",
-    "rm -rf /tmp/a >x 2>&1", "rm -rf /tmp/a&&ls", "rm -rf /tmp/a;ls x", "sudo rm -rf /tmp/a",
-    "bash -c 'rm -rf /tmp/a'", "rm -rf -- /tmp/a", "rm -rf /tmp/... /tmp/..a", "(rm -rf /tmp/a)",
-    "{ rm -rf /tmp/a; }", "echo $(rm -rf /tmp/a)", "rm -rf /tmp/a#b", "eval rm -rf /tmp/a",
-    "trap 'rm -rf /tmp/a' EXIT INT", "case x in *) rm -rf \"/tmp/a b\";; esac",
-    "rm -rf /tmp/a\"\"''", "if x; then rm -rf /tmp/a; fi", "/bin/rm -r /tmp/a",
-    "rm -rf /tmp/a || true",
+    "rm -rf /tmp/../tmp/a", "rm -rf /tmp/a 2>/dev/null || true", "rm -r /tmp/a > /tmp/log 2>&1; ls",
+    "rm -rf /tmp/a&&ls", "rm -rf -- /tmp/a", "rm -rf /tmp/... /tmp/..a /tmp/b,c", "/bin/rm -r /tmp/a",
+    "rm /tmp/a -fR", "rm --recursive /tmp/a &>log", "mkdir -p /tmp/a && rm -rf /tmp/a && ls",
+    "rm -rf /tmp/2>x", "rm -rf /tmp/ü",
   ]);
-  blocks("what is not literally below /tmp", [
-    "rm -rf /", "rm -rf /tmp", "rm -rf /tmp/", "rm -rf /tmp/.", "rm -rf /tmp/a/..",
-    "rm -rf /tmp/../home", "rm -rf /tmpfoo", "rm -rf /tmp-x", "rm -rf /var/tmp/x", "rm -rf tmp/x",
-    "rm -rf ./tmp", "rm -rf .", "rm -rf /tmp/a x", "rm -rf ~/tmp", 'rm -rf "$HOME"', "rm -rf $x",
-    'rm -rf "/tmp/$x"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]",
-    "rm -rf /tmp/{a,../b}", 'rm -rf "/tmp/$(x)"', "rm -rf /tmp/a`x`", "rm -rf /tmp/~",
-    "cd /tmp/w && rm -rf build", "rm -rf", "rm -rf ''", "rm -rf -- ", 'rm -rf /tmp/a ""',
-    "rm { -r /tmp/a", `rm -rf /tmp/${"a/".repeat(2048)}`, "rm -rf /tmp/a\nrm -rf b",
-    "rm -r /tmp/a\ue02fb\ue02fc/../../home", "rm -r /tmp/a -", "rm -r /tmp/a \\",
+  answers("block", "plain text that names a path elsewhere", [
+    "rm -rf /", "rm -rf /tmp", "rm -rf /tmp/", "rm -rf /tmp/.", "rm -rf /tmp/a/..", "rm -r -f /etc",
+    "rm -rf /tmp/../home", "rm -rf /tmpfoo", "rm -rf /var/tmp/x", "rm /home/a -rf", "/bin/rm -r /a",
+    "rm -rf /tmp/ok /etc 2>/dev/null", "echo ok\nrm -rf /a", "true&rm -rf /a", "x; rm -rf /a; y",
+    "rm 2>&1 -rf /a", "rm >|log -rf /a", `rm -rf /tmp/${"a/".repeat(2048)}`, "rm -rf -- /a",
+    "rm -rf build /a",
   ]);
-  blocks("words put together as the shell does", [
-    '"rm" -r x', "r''m -r x", "\\rm -r x", "r\\m -r x", "rm${IFS}-r${IFS}x", "rm$IFS-r$IFS/x",
-    "rm -\\\nr x", "r\\\nm -r x", "/bin/rm -r x", '"/usr/bin/rm" -r x', "rm -r'f' x", '$"rm" -r x',
-    "'r'\"m\" -r x", "rm -r x", "rm -r x",
+  answers("confirm", "what is neither", [
+    "rm -rf", "rm -rf build", "rm -rf ./build /tmp/x", "cd /tmp/w && rm -rf build", "rm -rf ~/old",
+    'rm -rf "$HOME"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]", "rm -rf /tmp/{a,../b}",
+    "rm -rf '/tmp/a b'", "rm -rf /tmp/a`x`", "rm -rf /tmp/a # b", "rm -r -- -x", "rm -r /tmp/a -",
+    "rm -rf /tmp/a !x", "rm -rf /tmp/a\u00a0/b", "X=1 rm -rf /tmp/a", "./rm -rf /tmp/a",
   ]);
-  blocks("every place where a command starts", [
-    "x; rm -r y", "x;rm -r y", "x && rm -r y", "x || rm -r y", "x | rm -r y", "x |& rm -r y",
-    "x & rm -r y", "x&rm -r y", "x\nrm -r y", "(rm -r y)", "{ rm -r y; }", "! rm -r y",
-    "if x; then rm -r y; fi", "if rm -r y; then x; fi", "while x; do rm -r y; done",
-    "for d in a; do rm -r $d; done", "case x in x) rm -r y;; esac", "f(){ rm -r y; }",
-    "f() (rm -r y)", "function f { rm -r y; }", "coproc f { rm -r y; }", "A=${x:-a b} rm -r y",
-    "{fd}>x rm -r y", "x=$(rm -r y)", "X=1 rm -r y", "X=1 Y='2 3' rm -r y", ">log rm -r y",
-    "2>&1 rm -r y", "< in rm -r y", "rm >log -r y", "rm -r y >log", "&>log rm -r y",
-    "echo $(rm -r y)", 'echo "$(rm -r y)"', "echo `rm -r y`", 'echo "`rm -r y`"',
-    'echo "a $(b "$(rm -r y)")"', "echo ${x:-$(rm -r y)}", "cat <(rm -r y)",
-    "echo $((1+$(rm -r y)))", "echo `echo \\`rm -r y\\``", "x # '\nrm -r y", "echo a#b; rm -r y",
-    "echo \\ # ; rm -r y", "$(case x in x) rm -r y;; esac)", 'x "\'" ; rm -r y', "x '\"' ; rm -r y",
-    "echo $'it\\'s'; rm -r y", "rm $(x) -r y", "(true)#'\nrm -r y #'", "f()#'\nrm -r y #'",
-    "echo \\\\ #'\nrm -r y #'", "# x\\\n#'\nrm -r y #'", 'echo ${x:- #"a"}; rm -r y',
-    "echo \"${x//'\"'/}\"; rm -r y; echo \"${x//'\"'/}\"",
-    "echo $(if x; then case x in x) rm -r y;; esac; fi)",
+  answers("confirm", "every spelling", [
+    "r'm' -r x", "'rm' -r x", "\\rm -r x", "r\\m -r x", 'rm -"r"f x', "rm '-r' x", "$'rm' -r x",
+    "rm$IFS-r$IFS/x", "rm${IFS}-r x", "rm${IFS%?}-r x", "rm \\\n-r x", "r\\\nm -r x", "{rm,-r,x}",
+    "rm\t-r\tx", "rm -vfR x", "rm x -r", "rm --rec x", "rm$x -r y", "rm >log -r x", "/bin/rm -r x",
   ]);
-  blocks("what launchers run", [
-    "sudo rm -r y", "sudo -u root rm -r y", "sudo -nu root /bin/rm -r y",
-    "sudo --user root rm -r y", "sudo --user=root rm -r y", "sudo -- rm -r y", "sudo A=1 rm -r y",
-    "env rm -r y", "env -i A=1 rm -r y", "env -u A rm -r y", "nohup rm -r y", "timeout 5 rm -r y",
-    "timeout -k 5 -s KILL 10s rm -r y", "nice -n 5 rm -r y", "ionice -c 3 rm -r y", "time rm -r y",
-    "time -p rm -r y", "exec rm -r y", "exec -a x rm -r y", "command rm -r y",
-    "builtin command rm -r y", "stdbuf -oL rm -r y", "setsid rm -r y", "busybox rm -r y",
-    "sudo nice nohup rm -r y", "sudo env A=1 timeout 5 rm -r y", "watch rm -r y",
-    "watch -n 2 'rm\t-r\ty'", "env -S 'rm -r y'", "timeout .5 rm -r y", "timeout +5 rm -r y",
-    "sudo -S -p '' rm -r y", "sudo -p pw: rm -r y", "sudo -h host rm -r y", "env 'A B=c' rm -r y",
-    "exec -cla x rm -r y", "timeout $T rm -r y", 'timeout "$(echo 5)" rm -r y', "$SUDO rm -r y",
-    "nice -n $((1)) rm -r y", 'xargs -P "$(nproc)" rm -r', "timeout inf rm -r y", "$(true) rm -r y",
+  answers("confirm", "whatever stands around it", [
+    "sudo rm -rf /a", "sudo -u git rm -rf /a", "docker exec git rm -rf /a", "flock l rm -r /a",
+    "bash -c 'rm -rf /a'", 'sh -c "cd x; rm -r y"', "eval 'rm -r y'", "trap 'rm -r \"$d\"' EXIT",
+    "ls | xargs rm -rf", "find . -exec rm -rf {} +", "echo $(rm -r y)", "echo `rm -r y`",
+    "cat <(rm -r y)", "bash <<< 'rm -r y'", "cat <<E | sh\nrm -r y\nE", "(rm -r y)", "f() { rm -r y; }",
+    "if x; then rm -r y; fi", "! rm -r /a", "ls # rm -r y", 'git commit -m "no rm -rf"',
+    "printf 'cd x\\nrm\\t-r y' | sh", "perl -e 'system(\"rm\\t-r y\")'", "ssh h rm -r y",
+    'python3 -c "import shutil; run([\'rm\', \'-r\', x])"',
   ]);
-  blocks("what brings operands from elsewhere", [
-    "xargs rm -r", "x | xargs -0 rm -rf", "x | xargs -n 1 -P 4 rm -r", "xargs rm -rf /tmp/a",
-    "xargs -I {} rm -r {}", "xargs sudo rm -r", "find . -exec rm -r {} +",
-    "find /tmp/a -exec rm -rf {} \\;", "find . -exec x {} \\; -exec rm -r {} ';'",
-    "find . -execdir rm -r {} +", "find . -ok rm -r {} \\;", "sudo find . -exec sudo rm -r {} +",
-    "parallel rm -r ::: a", "parallel 'rm -r {}' ::: a",
-    "find . -exec sh -c 'rm -r \"$1\"' _ {} \\;", "xargs -I% sh -c 'rm -rf /tmp/%'",
+  answers("confirm", "an rm whose -r stands behind a quoted separator", [
+    "rm 'a;b' -rf", 'rm "a|b" -r', 'rm "$(cd x; pwd)" -r', "rm $(ls | head) -r", "rm `a;b` -r",
+    "rm a\\;b -r", "bash -c \"rm 'a;b' -r\"",
   ]);
-  allows("other commands behind launchers, and rm without -r", [
-    "xargs git rm -r", "git ls-files -z | xargs -0 git rm -r --cached", "sudo git rm -r x",
-    "sudo -u me git rm -r x", "timeout 5 git rm -r x", "xargs rm -f",
-    "find . -exec rm {} \\; -print", "find . -exec rm -f {} + -printf x",
-    "find . -name '*-r' -exec git rm -r {} \\;", "find . -exec echo rm -r {} \\;",
-    "find . -exec grep 'rm -r' {} +", "env A=1 git rm -r x", "nice -n 5 npm rm -r x",
-    "time git rm -r x",
-  ]);
-  blocks("text that is handed to a shell", [
-    "sh -c 'rm -r y'", "bash -lc \"rm -r y\"", "bash -o pipefail -c 'rm -r y'",
-    "/bin/sh -c 'rm -r y'", "sudo bash -c 'rm -r y'", "eval 'rm -r y'", "eval rm -r y",
-    'eval "rm" "-r y"', "trap 'rm -r \"$d\"' EXIT", "su -c 'rm -r y'", "su root -c 'rm -r y'",
-    "zsh -c 'x; rm -r y'", "bash -c \"bash -c 'rm -r y'\"", "bash -c 'echo \"$(rm -r y)\"'",
-    "bash -c \"echo \\\"\\$(rm -r y)\\\"\"", "bash <<< 'rm -r y'", "bash -c \"rm -r $x\"",
-    'echo "`bash -c \\"rm -r y\\"`"',
-  ]);
-  allows("text that only mentions it", [
-    'git commit -m "drop rm -rf"', 'git commit -m "remove rm -rf / from x"', 'echo "rm -rf /"',
-    'echo "x; rm -rf y"', "printf '%s\\n' 'rm -rf ~'", "grep -rn 'rm -rf /' docs", "ls # rm -rf /",
-    "ls #; rm -rf /", "echo '$(rm -rf y)'", "echo '`rm -rf y`'", 'echo "\\$(rm -rf y)"',
-    'git commit -m "no \\`rm -rf x\\`"', "echo a\\\nrm -rf x", "echo 'a\nrm -rf x'",
-    "steps=('rm -rf y' ls)", "steps=(rm -rf y)", "x='rm -rf y' ls",
-    'case x in *) echo "x; rm -rf y";; esac', 'echo $((1<<2)); echo "x; rm -rf y"',
-    "x=\"rm -rf y\"", "sudo git commit -m 'rm -rf x'", "python3 -c 'rm -rf x'",
-    "echo \"a 'b\" ; echo \"rm -rf 'c\"", 'wc <<<"$(ls)"; echo "x; rm -rf y"', "$'a b' rm",
-  ]);
-  allows("what cannot be read", [
-    'eval "$(ssh-agent -s)"', 'bash -c "$CMD"', 'echo "open quote', "echo 'it", "echo `x",
-    "$RM -rf y", "bash script.sh", "source x", "cat <<E\nhello\nE",
-  ]);
-  blocks("what a here-document or an open quote might hide", [
-    "cat <<E | bash\nrm -r y\nE", "cat <<'E'\nrm -r y\nE", "bash <<-E\n\trm -r y\n\tE",
-    "cat <<E\nit's\nE\nrm -r y", "echo 'open; rm -r y", 'echo "open\nrm -r y',
-    "cat <<E\n$(rm -r y)\nE", "echo `open; rm -r y", "sudo -p 'a b' rm -r y; cat <<'E'\n(\nE",
-  ]);
-
-  blocks("keystrokes, with their escapes", [
-    "rm -r y\n", "rm -r y\r", "rm -r y", "rm -r y\\n", "ls\\nrm -r y\\r", "rm\\x20-r\\x20y\\n",
-    "rm\\t-r y\\n", "r\\x1bm -r y\\n", "\u0003rm -r y\n", "\\x03rm -r y\\n",
-    "echo 'open\nrm -r y\n", "bash -c 'rm -r y'\n", "su root -c \"rm -r y\"\n", "ls; rm -r y",
-    "r'm' -r y\n", "\"rm -r y\"\n", "# rm\nrm -r y", "trap 'rm -r y' EXIT\n", "rm -r ",
-    "rm -r /tmp/a\nrm -r y\n", "rm -r \\\ny", "r\u0000m -r y\n",
-    "A='b c' rm -r y\n", "rm -r /tmp/a '(b) c'\n", "rm -r '/tmp/a;b/../../x'\n",
-    "rm -r /tmp/a ''\n", "\u0000 rm -r y\n", "\\xffrm -r y\n", "rm -r /tmp/a # y\n",
-    "rm -r /tmp/a\\\\\\n/../../home\n", "rm \\\\\\n-r y\n", "rm -r /tmp/a\\x5cn/../../home\n",
+  answers("block", "keystrokes, with the escapes that shell_send decodes", [
+    "rm -rf /a\n", "rm -rf /a\r", "rm -rf /a\\n", "ls\\nrm -r /a\\r", "rm\\x20-r\\x20/a\\n",
+    "rm\\t-r /a\n", "r\\x1bm -r /a", "\\x03rm -r /a", "r\\xffm -r /a", "\\x72m -r /a",
   ], "shell_send");
-  allows("other keystrokes", [
-    "ls\n", "it's", "rm y\n", "rm -r /tmp/a\n", "rm -rf /tmp/a 2>/dev/null\n", "y", "", "\\x03",
-    "git rm -r y\n", "echo rm -r y\n", "rm -r '/tmp/a'\n", 'git commit -m "drop rm -rf"\n',
-    "sudo rm -r /tmp/a\\n",
+  answers("continue", "other keystrokes", [
+    "ls\n", "it's", "rm y\n", "rm\\x20-r\\x20/tmp/a\\n", "rm -r /tmp/a\r", "\\x03", "y", "",
   ], "shell_send");
-  blocks("a program started without a shell", [
-    "rm -r y", "rm -r /tmp/a # y", "rm\n-r\ny", "rm\u00a0-r\u00a0y", "rm -r /tmp/a > y",
-    "rm -r \"/tmp/a\"", "sudo rm -r y", "bash -c 'rm -r y'", "ls; rm -r y",
-    "rm\u0085-r\u0085y",
+  answers("confirm", "keystrokes that hold a backslash when they arrive", [
+    "rm -r /tmp/a\\\\n/../../home\n", "\\\\rm -r /tmp/a", "rm -r /tmp/a\\x5cn/../../home\n",
+  ], "shell_send");
+  answers("block", "a program started without a shell", [
+    "rm -r /a", "rm\n-r\n/a", "rm\u0085-r\u0085/a", "rm ; -r /a", "rm -r /tmp/a;/../../home",
   ], "shell_start");
-  allows("other programs started without a shell", [
-    "bash", "bash -l", "ssh me@host", "rm -r /tmp/a", "python3 -q", "",
-  ], "shell_start");
-  allows("the same text in another tool", ["rm -rf y", "rm -rf /"], "write");
+  answers("confirm", "what would be a shell's there", ["rm -r /tmp/a # b", "sudo rm -r y"], "shell_start");
+  answers("continue", "other programs", ["bash -l", "rm -r /tmp/a", "ssh me@host"], "shell_start");
+  answers("continue", "the same text in another tool", ["rm -rf y", "rm -rf /"], "write");
 
-  test("is asked about every tool that it reads", () => {
+  test("subscribes to every tool that it reads", () => {
     const tools = manifest.hooks.flatMap(({ tool }: { tool?: string }) => tool ?? []);
     assert.deepEqual(tools, ["bash", "shell_start", "shell_send"]);
   });
@@ -776,17 +751,13 @@ describe("guard", () => {
       ["bash", { input: "rm -r y" }, "continue"],
       ["shell_send", { command: "rm -r y" }, "continue"],
       [null, { command: "rm -r y" }, "continue"],
-      ["write", { "": "rm -r y" }, "continue"],
-      ["write", { "": 1 }, "continue"],
       ["constructor", { command: "rm -r y" }, "continue"],
       ["bash", {}, "continue"],
       ["bash", null, "continue"],
-      ["bash", [], "continue"],
       ["bash", { command: null }, "continue"],
       ["bash", { command: 42 }, "block"],
       ["bash", { command: ["rm", "-r", "y"] }, "block"],
       ["bash", { command: { toString: 1 } }, "block"],
-      ["shell_start", { command: false }, "block"],
       ["shell_send", { input: {} }, "block"],
     ] as const) {
       const { result } = await ask(hook(event(tool, input)));
@@ -794,43 +765,32 @@ describe("guard", () => {
     }
   });
 
-  test("blocks what is nested too deep to read, and says so", async (t) => {
+  test("asks in the guide's words too, and shows the command, cut between characters", async (t) => {
     const { ask } = start(t);
-    const reason = "the command is nested too deep to read";
-    const nest = (depth: number) => `${"$(".repeat(depth)}ls${")".repeat(depth)}`;
-    assert.deepEqual(await ask(hook(event("bash", { command: nest(8) }))), response(goOn));
-    const evals = `${"eval ".repeat(1e4)}rm`;
-    for (const command of ["$(".repeat(1e5), nest(9), nest(1e4), "(".repeat(1e5), evals]) {
-      const { result } = await ask(hook(event("bash", { command })));
-      assert.deepEqual(result, { action: "block", reason });
-    }
-  });
-
-  test("names the operand, cut to 200 code points between characters", async (t) => {
-    const { ask } = start(t);
-    for (const path of ["", "/", "/a", "/\ud83d"]) {
-      const command = `rm -r /tmp/a ${path}${"👋".repeat(300)} z`;
-      const { reason } = members((await ask(hook(event("bash", { command })))).result);
-      const cut = path + "👋".repeat(200 - path.length);
-      const named = `rm -r of ${JSON.stringify(cut)}, which`;
-      assert.equal(String(reason).slice(0, named.length), named);
+    const ask200 = "rm -r 👋".padEnd(300, "👋");
+    for (const [command, shown] of [
+      ["rm -rf build", '"rm -rf build"'],
+      [ask200, JSON.stringify([...ask200].slice(0, 200).join(""))],
+    ]) {
+      const message = `rm -r, not plainly below /tmp: ${shown}`;
+      const { result } = await ask(hook(guide({ tool_input: { command } })));
+      assert.deepEqual(result, { action: "confirm", message });
     }
   });
 
   test("reads any text in linear time", async (t) => {
     const { ask } = start(t);
     for (const unit of [
-      "a ", `'a'"b"`, `)"'`, "\\a", "$(a)", "`a`", "#a\n#", ";a", ">a 2>b ", "<<a\n", "1", "a=1 ",
-      "sudo ", "bash -c ", "-exec a ", "a/../", "rm -r /tmp/a ; ", "(", "$'", "${a b}", "{ ",
+      "a ", `'a'"b"`, `"`, "\\a", "$(a)", "$(", "`", "rm ", "rm -", "git ", "; rm -r /tmp/a ", "a/../",
+      "1", "${IFS", "-- ", "\n", ">", "rm -r /tmp/a -- ", "-rr", "\\",
     ]) {
       const time = async (bytes: number) => {
-        const long = "a".repeat(bytes); // normalize is quadratic behind it
-        const command = `rm -r /tmp/${long}/${unit.repeat(bytes / unit.length)}`;
+        const command = `rm -r /tmp/${"a".repeat(bytes)}/${unit.repeat(bytes / unit.length)}`;
         const since = performance.now();
         await ask(hook(event("bash", { command })));
         return performance.now() - since;
       };
-      await time(2 ** 16); // warms up
+      await time(2 ** 15); // warms up
       const [one, eight] = [await time(2 ** 16), await time(2 ** 19)];
       // Eight times the text, and some noise. Quadratic time would be 64 times as long.
       assert.ok(eight < 24 * one + 500, `${JSON.stringify(unit)}: ${one} ms, then ${eight} ms`);
@@ -929,6 +889,45 @@ describe("life", () => {
   });
 });
 
+// ---- The start file: bare clones, odd folders, old Nodes ----------------------------------------
+
+describe("start file", { skip: launcher && "another launcher" }, () => {
+  const strips = Boolean(Reflect.get(process.features, "typescript"));
+  const starts = async (t: TestContext, folder: string) => {
+    const { ask, end } = start(t, folder);
+    assert.deepEqual(await ask(probe), probed);
+    assert.equal((await end()).code, 0);
+  };
+  const refuses = async (t: TestContext, folder: string) => {
+    const { code, stderr } = await start(t, folder).end();
+    assert.equal(code, 1);
+    assert.match(stderr, /^\[hello-ext\] needs Node 22\.18.*npm ci.*\n$/);
+  };
+  const bare = strips ? starts : refuses;
+
+  test("starts a bare clone, or says in one line what it needs", (t) => bare(t, copy(t)));
+  test("and in a folder with an odd name", (t) => bare(t, copy(t, "a b#%41ü")));
+  test("refuses below node_modules without tsx", (t) => refuses(t, copy(t, "node_modules/x")));
+
+  test("starts where it cannot write its cache", async (t) => {
+    const folder = copy(t);
+    writeFileSync(join(folder, "node_modules"), ""); // a file: no folder can be made there
+    await bare(t, folder);
+  });
+
+  it("sees an edit at the next start", { skip: !strips && "needs tsx" }, async (t) => {
+    const folder = copy(t);
+    const file = join(folder, main);
+    for (const name of ["Ada", "Bob"]) {
+      const text = read(main).replace('?? "world"', `?? "${name}"`);
+      writeFileSync(file, text);
+      const { ask, end } = start(t, folder);
+      assert.deepEqual(await ask(call("hello", {})), response(told(`Hello, ${name}!`)));
+      await end();
+    }
+  });
+});
+
 // ---- One source of truth ------------------------------------------------------------------------
 
 /** What a hook needs, and for the action of two of them (`replace`, `context_phase`) one more. */
@@ -972,14 +971,14 @@ describe("one source of truth", () => {
     assert.equal(manifest.command, "node");
     assert.equal(manifest.entry_point, `tsx ${main}`);
     assert.equal(pkg.scripts.start, manifest.entry_point, "start in package.json");
-    assert.deepEqual(manifest.args, ["--import", "tsx", main]);
+    assert.deepEqual(manifest.args, [".synaps-plugin/start.mjs"]);
     assert.equal(manifest.protocol_version, initialize.protocol_version);
     assert.equal(manifest.extension_protocol_version, initialize.protocol_version);
     assert.equal(plugin.compatibility.extension_protocol, String(initialize.protocol_version));
   });
 
   test("every file that plugin.json names is there", () => {
-    for (const file of [main, manifest.setup]) assert.ok(existsSync(join(root, file)), file);
+    for (const file of [main, manifest.setup, ...manifest.args]) assert.ok(existsSync(join(root, file)), file);
   });
 
   test("plugin.json subscribes to the hooks of initialize, and no others", () => {
