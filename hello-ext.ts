@@ -163,7 +163,7 @@ const NOT_PLAIN = /["'\\$`*?[\]{}()~#!]|[^\S \t\n]|[\0-\x08\x7f]/; // may stand 
 function findRemovals(text: string): string[] {
   return text
     .replace(/\\\n/g, "") // a line that goes on in the next
-    .replace(/\\+(?:[nt]|x20|0?40)|\$\{?IFS/g, " ") // printf 'rm\t-r x' | sh; rm$IFS-r
+    .replace(/\\(?:[nt]|x20|0?40)|\$\{?IFS/g, " ") // printf 'rm\t-r x' | sh; rm$IFS-r
     .replace(ENCLOSED, (part) => part.replace(SEPARATOR, " "))
     .replace(/\$?["']|\\/g, "") // r'm', \rm, $'rm'
     .split(SEPARATOR)
