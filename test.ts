@@ -1,20 +1,18 @@
-// Drives hello-ext over pipes as SynapsCLI does: with the command of plugin.json, the runtime's
+// Drives the extension over pipes as SynapsCLI does: with the command of plugin.json, the runtime's
 // environment and its working directory. The framing is written here once more, to test it.
 //
-// In a copy, make yours what is about hello and the guard: "The tutorial's Step 8", "The tool
-// hello", "The guard's rule", and in the README what the last two tests look at. The rest holds for
-// any extension. A hook that writes to stderr says so in its step of Step 8.
+// In a copy, make yours what comes first: "Step 8" and "The tool hello". "The guard" goes out in
+// one piece. All that follows holds for any extension.
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import {
-  cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync,
-  writeFileSync,
+  cpSync, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, describe, it, type TestContext } from "node:test";
+import { after, describe, it } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
@@ -23,25 +21,20 @@ import { fileURLToPath } from "node:url";
 const root = fileURLToPath(new URL(".", import.meta.url));
 const read = (file: string) => readFileSync(join(root, file), "utf8");
 const { extension: manifest, ...plugin } = JSON.parse(read(".synaps-plugin/plugin.json"));
+const main = "hello-ext.ts";
+const limit = { timeout: 120_000 }; // of a section: a hang fails, whatever hangs
 
 // What starts the extension: the variable LAUNCHER ("deno run hello-ext.ts"), else the manifest's
 // command, in which `node` is the Node that runs the tests.
-const main = "hello-ext.ts";
 const launcher = process.env.LAUNCHER?.split(" ");
 const command = launcher ?? [process.execPath, ...manifest.args];
 const [program = ""] = command;
 if (launcher) console.log(`The extension is started by ${command.join(" ")}`);
-const isNode = program === process.execPath || /\bnode$/.test(program);
+const isNode = program.endsWith("node");
 const isDeno = program.endsWith("deno"); // it does not end by itself while its stdin is open
-const prefix = `[${plugin.name}]`;
-
-const home = mkdtempSync(join(tmpdir(), "home-")); // fresh, so that a tool may store something
-after(() => rmSync(home, { recursive: true }));
-const { PATH, LANG, TERM, XDG_RUNTIME_DIR } = process.env;
-const env = { PATH, HOME: home, LANG, TERM, XDG_RUNTIME_DIR }; // all that the runtime passes on
 
 type Message = Record<string, unknown>;
-type Owner = { after(fn: () => void): void };
+type Owner = { after(fn: () => void): void }; // a test, or a section
 
 const frame = (body: string) => `Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
 const framed = (message: unknown) => frame(JSON.stringify(message));
@@ -62,10 +55,22 @@ async function* unframed(stream: AsyncIterable<Buffer>): AsyncGenerator<Message>
   assert.equal(rest.toString("latin1"), "", "stdout ends with bytes that are no frame");
 }
 
-/** Starts the extension, or a variant of it; its owner's end kills it if it still runs then. */
-function start(owner: Owner, cwd = root, line = command) {
-  const [program = "", ...args] = line;
-  const child = spawn(program, args, { cwd, env });
+/** A new folder; it is removed with its owner. */
+function temporary(owner: Owner): string {
+  const folder = mkdtempSync(join(tmpdir(), "extension-"));
+  owner.after(() => rmSync(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+/** What the runtime passes on of its environment, with a home of its own: a tool may store there. */
+function environment(owner: Owner) {
+  const { PATH, LANG, TERM, XDG_RUNTIME_DIR } = process.env;
+  return { PATH, LANG, TERM, XDG_RUNTIME_DIR, HOME: temporary(owner) };
+}
+
+/** Starts the extension in a folder; its owner's end kills it if it still runs then. */
+function start(owner: Owner, cwd = root) {
+  const child = spawn(program, command.slice(1), { cwd, env: environment(owner) });
   const closed = once(child, "close");
   const replies = unframed(child.stdout);
   let stderr = "";
@@ -77,7 +82,7 @@ function start(owner: Owner, cwd = root, line = command) {
   const send = (...messages: unknown[]) => {
     child.stdin.write(messages.map((m) => (typeof m === "string" ? m : framed(m))).join(""));
   };
-  /** The next reply. Rejects when the extension has ended; a hang ends with the test's time. */
+  /** The next reply. Rejects when the extension has ended; a hang ends with the section's time. */
   const receive = async (): Promise<Message> => {
     const { done, value } = await replies.next();
     return done ? assert.fail(`the extension has ended: ${stderr}`) : value;
@@ -99,17 +104,15 @@ function start(owner: Owner, cwd = root, line = command) {
     child.stdin.end();
     return ended();
   };
-  const said = () => lines(stderr);
-  return { child, send, receive, ask, ended, end, said };
+  return { child, closed, send, receive, ask, ended, end, said: () => stderr };
 }
 
 /** A copy of the folder, as a clone is: without what npm installs. */
 function copy(owner: Owner, name = "copy"): string {
-  const folder = mkdtempSync(join(tmpdir(), "hello-ext-"));
-  owner.after(() => rmSync(folder, { recursive: true, force: true }));
+  const folder = join(temporary(owner), name);
   const filter = (path: string) => !/[\\/](?:node_modules|\.git)$/.test(path);
-  cpSync(root, join(folder, name), { recursive: true, filter });
-  return join(folder, name);
+  cpSync(root, folder, { recursive: true, filter });
+  return folder;
 }
 
 /** A copy of the folder, with its packages, in which some code stands in place of other. */
@@ -118,20 +121,19 @@ function variant(owner: Owner, from: string, to: string): string {
   const packages = join(root, "node_modules");
   if (existsSync(packages)) symlinkSync(packages, join(folder, "node_modules"));
   const [head, tail, ...more] = read(main).split(from);
-  assert(tail !== undefined && more.length === 0, `${from} has to be there once`);
+  assert(tail !== undefined && more.length === 0, `${from} has to be in ${main} once`);
   writeFileSync(join(folder, main), head + to + tail);
   return folder;
 }
 
-const test = (name: string, fn: (t: TestContext) => Promise<void> | void) =>
-  it(name, { timeout: 30_000 }, fn);
-
-const lines = (text: string) => text.split("\n").slice(0, -1);
+/** What it writes to stderr. */
+const logged = (...texts: string[]) => texts.map((text) => `[${plugin.name}] ${text}\n`).join("");
 const members = (value: unknown): Message => Object(value);
 
-// A request that any extension answers, and its reply: with it a test shows that serving goes on.
+// A request that any extension answers, its reply, and what it says: serving goes on.
 const probe = { jsonrpc: "2.0", id: "probe", method: "no.such.method" };
 const probed = { jsonrpc: "2.0", id: "probe", result: {} };
+const unknown = 'unknown method "no.such.method"';
 
 /** What SynapsCLI 0.11.1 sends with hook.handle: every field, null where it has nothing to say. */
 const event = (tool_name: unknown, tool_input: unknown, kind = "before_tool_call") => ({
@@ -146,12 +148,15 @@ const call = (name: unknown, input: unknown) =>
   request("tool.call", { name, input, session_id: null });
 const hook = (params: unknown) => request("hook.handle", params);
 const response = (result: unknown) => ({ jsonrpc: "2.0", id: 1, result });
+const failure = (code: number, message: string) => ({ jsonrpc: "2.0", id: 1, error: { code, message } });
 /** The result of a tool call: the runtime reads content, the guide output. */
 const told = (text: string) => ({ content: text, output: text });
 const goOn = { action: "continue" };
 const ls = { command: "ls -la" };
 
-// ---- The tutorial's Step 8 ----------------------------------------------------------------------
+// ---- Step 8 -------------------------------------------------------------------------------------
+// The conversation of "Step 8 — Test it without the runtime" in docs/extensions/tutorial.md of
+// SynapsCLI, and the same as version 0.11.1 holds it.
 
 const info = {
   name: plugin.name,
@@ -170,607 +175,177 @@ const info = {
     hooks: [{ name: "before_tool_call" }],
   },
 };
-const [ada, world] = [told("Hello, Ada!"), told("Hello, world!")];
+const ada = { name: "hello", input: { name: "Ada" } };
 const rm = { command: "rm -rf /home/me" };
 const blocked = {
   action: "block",
   reason: 'rm -r of "/home/me": name literal paths below /tmp, or ask the user to run it',
 };
 
-type Step = [name: string, method: string, params: unknown, result: unknown, said?: string];
-
-function conversation(name: string, steps: Step[]) {
-  describe(name, () => {
-    const endings: (() => void)[] = [];
-    let extension: ReturnType<typeof start>;
-    before(() => (extension = start({ after: (fn) => endings.push(fn) })));
-    after(() => endings.forEach((fn) => fn()));
-    for (const [id, [name, method, params, result]] of steps.entries()) {
-      test(`answers ${name}`, async () => {
-        const reply = await extension.ask({ jsonrpc: "2.0", id, method, params });
-        assert.deepEqual(reply, { jsonrpc: "2.0", id, result });
-      });
-    }
-    test("then ends by itself with exit code 0", async () => {
-      const { code, replies } = await extension.ended();
-      assert.deepEqual({ code, replies }, { code: 0, replies: [] });
-    });
-    test("has written to stderr what its steps say, and nothing else", () => {
-      const said = steps.flatMap(([, , , , text]) => (text ? `${prefix} ${text}` : []));
-      assert.deepEqual(extension.said(), said);
-    });
-  });
+/** Starts a conversation: steps, each a request and its result, and the lines it left on stderr. */
+function conversation() {
+  const { ask, ended } = start({ after });
+  const step = (method: string, params: unknown, result: unknown) => async () =>
+    assert.deepEqual(await ask(request(method, params)), response(result));
+  const ends = (...said: string[]) => async () =>
+    assert.deepEqual(await ended(), { code: 0, signal: null, stderr: logged(...said), replies: [] });
+  return { step, ends };
 }
 
-conversation("Step 8 in the words of the guide", [
-  ["initialize", "initialize", {}, info],
-  ["a tool call", "tool.call", { name: "hello", input: { name: "Ada" } }, ada],
-  ["a tool call without a name", "tool.call", { name: "hello", input: {} }, world],
-  ["a hook: go on", "hook.handle", guide({ tool_name: "bash", tool_input: ls }), {}],
-  ["a hook: block", "hook.handle", guide({ tool_name: "bash", tool_input: rm }), blocked],
-  ["a hook with other names", "hook.handle", guide({ tool: "bash", input: rm }), blocked],
-  ["a hook without a tool, as bash", "hook.handle", guide({ tool_name: null, input: rm }), blocked],
-  ["a hook with both names: go on", "hook.handle",
-    guide({ tool_name: "bash", tool: "write", tool_input: ls, input: rm }), {}],
-  ["a hook with both names: block", "hook.handle",
-    guide({ tool_name: "bash", tool: "write", tool_input: rm, input: ls }), blocked],
-  ["a hook about another tool", "hook.handle", guide({ tool: "write", input: rm }), {}],
-  ["a hook with nothing in it", "hook.handle", guide({}), {}],
-  ["another hook", "hook.handle", guide({ tool_input: rm }, "after_tool_call"), {}],
-  ["an unknown method", "no.such.method", {}, {}, 'unknown method "no.such.method"'],
-  ["shutdown", "shutdown", {}, {}],
-]);
-
-conversation("Step 8 as SynapsCLI 0.11 sends it", [
-  ["initialize", "initialize", {
-    synaps_version: "0.11.1", extension_protocol_version: 1, plugin_id: plugin.name,
-    plugin_root: root, config: {},
-  }, info],
-  ["info.get", "info.get", null, {}, 'unknown method "info.get"'],
-  ["a tool call", "tool.call", { name: "hello", input: { name: "Ada" }, session_id: null }, ada],
-  ["a hook: go on", "hook.handle", event("bash", ls), goOn],
-  ["a hook: block", "hook.handle", event("bash", rm), blocked],
-  ["another hook", "hook.handle", event("bash", rm, "after_tool_call"), goOn],
-  ["a hook of a later runtime", "hook.handle", event("bash", rm, "constructor"), goOn],
-  ["shutdown", "shutdown", null, {}],
-]);
-
-// ---- Framing ------------------------------------------------------------------------------------
-
-describe("framing", () => {
-  test("answers in exactly these bytes", async (t) => {
-    const { child, send } = start(t);
-    send({ ...probe, id: "ü" }, { jsonrpc: "2.0", id: 2, method: "shutdown" });
-    child.stdin.end();
-    const chunks: Buffer[] = await child.stdout.toArray();
-    assert.equal(
-      Buffer.concat(chunks).toString("latin1"),
-      'Content-Length: 39\r\n\r\n{"jsonrpc":"2.0","id":"Ã¼","result":{}}' +
-        'Content-Length: 36\r\n\r\n{"jsonrpc":"2.0","id":2,"result":{}}',
-    );
-  });
-
-  test("counts bytes, not characters", async (t) => {
-    const { ask } = start(t);
-    for (const id of ["Zoë", "漢字", "👋", "\u2028"]) {
-      assert.deepEqual(await ask({ ...probe, id }), { ...probed, id });
-    }
-  });
-
-  test("reads a message that comes byte by byte", async (t) => {
-    const { child, receive } = start(t);
-    for (const byte of Buffer.from(framed({ ...probe, id: "Zoë 👋" }) + framed(probe))) {
-      await new Promise((resolve) => child.stdin.write(Buffer.of(byte), resolve));
-    }
-    assert.deepEqual(await receive(), { ...probed, id: "Zoë 👋" });
-    assert.deepEqual(await receive(), probed);
-  });
-
-  test("reads a message in two chunks, wherever it is cut", async (t) => {
-    const { child, receive } = start(t);
-    const bytes = Buffer.from(framed({ ...probe, id: "👋" }));
-    for (let cut = 1; cut < bytes.length; cut++) {
-      child.stdin.write(Buffer.concat([Buffer.from(framed(probe)), bytes.subarray(0, cut)]));
-      assert.deepEqual(await receive(), probed); // so the first part has been read on its own
-      child.stdin.write(bytes.subarray(cut));
-      assert.deepEqual(await receive(), { ...probed, id: "👋" });
-    }
-  });
-
-  const body = JSON.stringify(probe);
-  const header = `Content-Length: ${body.length}`;
-  for (const [name, text] of [
-    ["a header in lower case, without a space", `content-length:${body.length}\r\n\r\n`],
-    ["a header in upper case, with more spaces", `CONTENT-LENGTH:   ${body.length} \r\n\r\n`],
-    ["other headers before and after it", `A: b\r\n${header}\r\nContent-Type: c; d=e\r\n\r\n`],
-    ["\\n in place of \\r\\n", `${header}\n\n`],
-    ["blank lines before it", `\r\n\n\r\n${header}\r\n\r\n`],
-    ["a blank before the colon, and a tab", `Content-Length\t :\t${body.length}\t\r\n\r\n`],
-    ["leading zeros", `Content-Length: 000${body.length}\r\n\r\n`],
-    ["the same length twice", `${header}\r\nContent-Length: 0${body.length}\r\n\r\n`],
-    ["a header of 8 KiB", `A: ${"b".repeat(8192 - header.length - 9)}\r\n${header}\r\n\r\n`],
-  ] as const) {
-    test(`reads a message with ${name}`, async (t) => {
-      const { ask } = start(t);
-      assert.deepEqual(await ask(text + body), probed);
-      assert.deepEqual(await ask(probe), probed);
-    });
-  }
-
-  test("reads a message of 64 MiB", async (t) => {
-    const { ask } = start(t);
-    const length = 2 ** 26 - JSON.stringify({ ...probe, params: "" }).length;
-    assert.deepEqual(await ask({ ...probe, params: "a".repeat(length) }), probed);
-  });
-
-  test("answers thousands of messages from one chunk, each once and in order", async (t) => {
-    const { send, end } = start(t);
-    const ids = Array.from({ length: 5000 }, (_, id) => id);
-    send(...ids.map((id) => ({ ...probe, id })));
-    const { replies, code } = await end();
-    assert.deepEqual(replies, ids.map((id) => ({ ...probed, id })));
-    assert.equal(code, 0);
-  });
-
-  test("waits for a slow reader instead of buffering without end", async (t) => {
-    const { ask, send, end, said } = start(t);
-    await ask(probe); // it runs, and from now on nothing is read
-    send(framed({ ...probe, id: "i".repeat(1000) }).repeat(8000));
-    let seen: number;
-    do [seen] = [said().length, await delay(500)]; while (said().length > seen); // until it rests
-    assert.ok(seen < 8000, "it answered all of them");
-    const { replies } = await end();
-    assert.equal(replies.length, 8000);
-  });
-
-  for (const [name, text, complaint] of [
-    ["no Content-Length", "X-Other: 1\r\n\r\n", /Content-Length/],
-    ["Content-Length in another header", "X: Content-Length: 5\r\n\r\n", /Content-Length/],
-    ["Content-Length after a lone \\r", "X: a\rContent-Length: 5\r\n\r\n", /Content-Length/],
-    ["two lengths", "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", /no one Content-Length/],
-    ["no value", "Content-Length:\r\n\r\n", /Content-Length/],
-    ["a word", "Content-Length: abc\r\n\r\n", /Content-Length.*abc/],
-    ["digits and a word", "Content-Length: 24abc\r\n\r\n", /Content-Length.*24abc/],
-    ["a minus", "Content-Length: -1\r\n\r\n", /Content-Length.*-1/],
-    ["a plus", "Content-Length: +2\r\n\r\n{}", /Content-Length.*\+2/],
-    ["a fraction", "Content-Length: 2.0\r\n\r\n{}", /Content-Length.*2\.0/],
-    ["an exponent", "Content-Length: 1e3\r\n\r\n", /Content-Length.*1e3/],
-    ["hexadecimal", "Content-Length: 0x10\r\n\r\n", /Content-Length.*0x10/],
-    ["over 64 MiB", `Content-Length: ${2 ** 26 + 1}\r\n\r\n`, /Content-Length.*64 MiB/],
-    ["400 digits", `Content-Length: ${"9".repeat(400)}\r\n\r\n`, /Content-Length.*64 MiB/],
-    ["an endless line", "a".repeat(2 ** 20), /header.*8 KiB/],
-    ["one byte over 8 KiB", `A: ${"b".repeat(8192 - 4)}\n\n`, /header.*8 KiB/],
-    ["many lines over 8 KiB", `${"A: b\n".repeat(1700)}${header}\n\n${body}`, /header.*8 KiB/],
-  ] as const) {
-    test(`ends at once with one line and exit code 1 after ${name}`, async (t) => {
-      const { send, ended } = start(t);
-      send(probe, text, probe);
-      const { code, stderr, replies } = await ended(); // its input is still open
-      assert.deepEqual({ code, replies }, { code: 1, replies: [probed] });
-      assert.match(lines(stderr)[1] ?? "", complaint); // the first is about the probe
-      assert.equal(lines(stderr).length, 2);
-    });
-  }
+describe("Step 8 in the words of the guide", limit, () => {
+  const { step, ends } = conversation();
+  it("answers initialize", step("initialize", {}, info));
+  it("greets", step("tool.call", ada, told("Hello, Ada!")));
+  it("lets ls run", step("hook.handle", guide({ tool_name: "bash", tool_input: ls }), {}));
+  it("blocks rm", step("hook.handle", guide({ tool_name: "bash", tool_input: rm }), blocked));
+  it("bears an unknown method", step("no.such.method", {}, {}));
+  it("answers shutdown", step("shutdown", {}, {}));
+  it("ends by itself", ends(unknown));
 });
 
-// ---- JSON-RPC -----------------------------------------------------------------------------------
-
-describe("json-rpc", () => {
-  for (const [name, message, id, code] of [
-    ["a body that is no JSON", frame("invalid message"), null, -32700],
-    ["an empty body", frame(""), null, -32700],
-    ["a body with a byte order mark", frame("\ufeff{}"), null, -32700],
-    ["a body that is no UTF-8", Buffer.from('Content-Length: 3\n\n"\xff"', "latin1"), null, -32700],
-    ["a batch", [probe], null, -32600],
-    ["a number", 42, null, -32600],
-    ["null", null, null, -32600],
-    ["a string", frame('"x"'), null, -32600],
-    ["an object without a method", { id: 1 }, 1, -32600],
-    ["an object with nothing", {}, null, -32600],
-    ["a method that is no string", { id: 4, method: 7 }, 4, -32600],
-    ["a method that is null", { id: 4, method: null, result: 1 }, 4, -32600],
-    ["an id that is an array", { id: [1], method: "tool.call" }, null, -32600],
-    ["an id that is an object", { id: {}, method: "tool.call" }, null, -32600],
-    ["an id that is a boolean", { id: false, method: "tool.call" }, null, -32600],
-    ["an id that is changed by reading it", frame('{"id":9007199254740993,"method":"a"}'), null,
-      -32600],
-    ["an id that is too large", frame('{"id":1e999,"method":"a"}'), null, -32600],
-    ["an id too long for a reply", { id: "i".repeat(1025), method: "initialize" }, null, -32600],
-    ["an unknown tool", call("nope", {}), 1, -32602],
-    ["a tool with a name of Object.prototype", call("constructor", {}), 1, -32602],
-    ["a tool call without params", { id: 1, method: "tool.call" }, 1, -32602],
-    ["params that are null", { id: 1, method: "tool.call", params: null }, 1, -32602],
-  ] as const) {
-    test(`answers ${name} with ${code}, and serves on`, async (t) => {
-      const { child, ask, receive } = start(t);
-      if (Buffer.isBuffer(message)) child.stdin.write(message);
-      const reply = await (Buffer.isBuffer(message) ? receive() : ask(message));
-      const { message: text, ...error } = members(reply.error);
-      assert.deepEqual({ ...reply, error }, { jsonrpc: "2.0", id, error: { code } });
-      assert.match(String(text), /./);
-      assert.deepEqual(await ask(probe), probed);
-    });
-  }
-
-  for (const [name, message] of [
-    ["a response", { jsonrpc: "2.0", id: 5, result: {} }],
-    ["an error response", { jsonrpc: "2.0", id: 5, error: { code: 1, message: "" } }],
-    ["a notification", { jsonrpc: "2.0", method: "$/cancelRequest", params: { id: 1 } }],
-    ["a notification of a request's method", { jsonrpc: "2.0", method: "initialize" }],
-    ["a notification that fails", { jsonrpc: "2.0", method: "tool.call", params: { name: "x" } }],
-    ["a hook's notification", { jsonrpc: "2.0", method: "hook.handle", params: event("bash", ls) }],
-  ] as const) {
-    test(`does not answer ${name}`, async (t) => {
-      const { ask, end } = start(t);
-      assert.deepEqual(await ask([message, probe].map(framed).join("")), probed);
-      assert.deepEqual((await end()).replies, []);
-    });
-  }
-
-  test("answers with the id as it came", async (t) => {
-    const { ask } = start(t);
-    for (const id of [0, "", null, -1, 1.5, "0", Number.MAX_SAFE_INTEGER, "i".repeat(1024)]) {
-      assert.deepEqual(await ask({ ...probe, id }), { ...probed, id });
-    }
-  });
-
-  test("does without the member jsonrpc", async (t) => {
-    const { ask } = start(t);
-    assert.deepEqual(await ask({ id: 1, method: "no.such.method" }), { ...probed, id: 1 });
-  });
-
-  test("takes no member of Object.prototype for a method, and says what is unknown", async (t) => {
-    const { ask, end } = start(t);
-    for (const method of ["constructor", "__proto__", "toString", "", "a\nb"]) {
-      assert.deepEqual(await ask({ ...probe, method }), probed);
-    }
-    assert.deepEqual(lines((await end()).stderr), [
-      `${prefix} unknown method "constructor"`,
-      `${prefix} unknown method "__proto__"`,
-      `${prefix} unknown method "toString"`,
-      `${prefix} unknown method ""`,
-      `${prefix} unknown method "a\\nb"`,
-    ]);
-  });
-
-  test("writes half a surrogate pair as U+FFFD, and nothing else", async (t) => {
-    const { ask } = start(t);
-    for (const [id, whole] of [
-      ["a\ud83d", "a\ufffd"],
-      ["\udc4b\ud83d", "\ufffd\ufffd"],
-      ["👋\ud83d👋", "👋\ufffd👋"],
-      ["\\ud83d", "\\ud83d"],
-      ["\\\ud83d", "\\\ufffd"],
-      ["\\\\ud83d\u001f", "\\\\ud83d\u001f"],
-    ]) {
-      assert.deepEqual(await ask({ ...probe, id }), { ...probed, id: whole });
-    }
-  });
+describe("Step 8 as SynapsCLI 0.11 holds it", limit, () => {
+  const { step, ends } = conversation();
+  it("answers initialize", step("initialize", {
+    synaps_version: "0.11.1", extension_protocol_version: 1, plugin_id: plugin.name,
+    plugin_root: root, config: {},
+  }, info));
+  it("has no info", step("info.get", null, {}));
+  it("greets", step("tool.call", { ...ada, session_id: null }, told("Hello, Ada!")));
+  it("lets ls run", step("hook.handle", event("bash", ls), goOn));
+  it("blocks rm", step("hook.handle", event("bash", rm), blocked));
+  it("answers shutdown", step("shutdown", null, {}));
+  it("ends by itself", ends('unknown method "info.get"'));
 });
 
 // ---- The tool hello -----------------------------------------------------------------------------
 
-describe("the tool hello", () => {
-  test("greets by any name that is a string, and the world without one", async (t) => {
+describe("the tool hello", limit, () => {
+  it("greets by any name that is a string, and the world without one", async (t) => {
     const { ask } = start(t);
     for (const [input, text] of [
-      [{ name: "Ada" }, "Hello, Ada!"],
       [{ name: "Ada", more: 1 }, "Hello, Ada!"],
       [{ name: "Zoë 👋 漢" }, "Hello, Zoë 👋 漢!"],
       [{ name: "" }, "Hello, !"],
       [{ name: null }, "Hello, world!"],
       [{}, "Hello, world!"],
-      [null, "Hello, world!"],
-      [undefined, "Hello, world!"],
     ] as const) {
       assert.deepEqual(await ask(call("hello", input)), response(told(text)));
     }
   });
 
-  test("refuses wrong input with -32602 and says what was wrong", async (t) => {
+  it("says what is wrong with any other name", async (t) => {
     const { ask, end } = start(t);
-    for (const [input, message] of [
-      [{ name: 42 }, "name is number, not a string"],
-      [{ name: ["a"] }, "name is object, not a string"],
-      [{ name: { toString: "x" } }, "name is object, not a string"],
-      [[1], "input is no object"],
-      ["Ada", "input is no object"],
-      [false, "input is no object"],
-    ] as const) {
-      const reply = await ask(call("hello", input));
-      assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32602, message } });
-    }
-    assert.deepEqual(await ask(call("hello", { name: "Ada" })), response(told("Hello, Ada!")));
-    assert.equal((await end()).stderr, "");
-  });
-});
-
-// ---- A tool, whatever it does -------------------------------------------------------------------
-
-describe("a tool", () => {
-  const from = "tools.find((tool) => tool.name === name)";
-  /** Starts the extension with one tool, of any name, that runs some code. */
-  const startWith = (t: TestContext, code: string) =>
-    start(t, variant(t, from, `{ call: (input) => {${code}} }`));
-  const callIt = (input: object = {}) => call("any", input);
-
-  for (const [name, code, message] of [
-    ["throws", 'throw new Error("no\\r\\nluck\\n\\rtoday");', "no\r\nluck\n\rtoday"],
-    ["throws at length", 'throw new Error("long".repeat(1e6));', "long".repeat(50)],
-    ["rejects", 'return Promise.reject(new Error("no luck"));', "no luck"],
-    ["throws what is no error", "throw null;", "object"],
-    ["throws a number for a message", "throw Object.assign(new Error(), { message: 42 });", "42"],
-    ["gives what is no JSON", 'return { toJSON() { throw new Error("no JSON"); } };', "no JSON"],
-  ] as const) {
-    test(`that ${name} is answered with -32603 and one line on stderr`, async (t) => {
-      const { ask, end } = startWith(t, code);
-      const reply = await ask(callIt());
-      assert.deepEqual(reply, { jsonrpc: "2.0", id: 1, error: { code: -32603, message } });
-      assert.deepEqual(await ask(probe), probed);
-      const line = `${prefix} tool.call failed: ${message.replace(/\r\n|\n\r/g, " ")}`;
-      const said = lines((await end()).stderr);
-      assert.deepEqual(said, [line, `${prefix} unknown method "no.such.method"`]);
-    });
-  }
-
-  test("gets its reply through up to 4 MiB, and -32603 beyond", async (t) => {
-    const { ask, end } = startWith(t, "return input.text;");
-    const rest = JSON.stringify(response(told("")));
-    const text = "a".repeat((2 ** 22 - rest.length) / 2);
-    assert.deepEqual(await ask(callIt({ text })), response(told(text)));
-    const message = "a reply of 4194305 bytes is over 4 MiB";
-    const { error } = await ask({ ...callIt({ text }), id: 10 }); // one digit more
-    assert.deepEqual(error, { code: -32603, message });
-    assert.deepEqual(await ask(probe), probed);
-    // 2 MiB of characters, 6 MiB of bytes; and far too much
-    for (const large of ["漢".repeat(2 ** 20), "a\n".repeat(2 ** 24)]) {
-      assert.equal(members((await ask(callIt({ text: large }))).error).code, -32603);
-    }
-    assert.deepEqual(await ask(probe), probed);
-    assert.equal(lines((await end()).stderr)[0], `${prefix} tool.call failed: ${message}`);
-  });
-
-  const slowly = "return new Promise((done) => setTimeout(done, input.ms, input.text));";
-  const never = "return new Promise(() => {});";
-  test("may take its time: other replies do not wait, its own still comes, with its id", async (t) => {
-    const { send, receive, ask } = startWith(t, slowly);
-    send({ ...callIt({ ms: 300, text: "slow" }), id: "slow" });
-    assert.deepEqual(await ask(hook(event("bash", ls))), response(goOn));
-    assert.deepEqual(await ask(callIt({ ms: 0, text: "fast" })), response(told("fast")));
-    assert.deepEqual(await receive(), { jsonrpc: "2.0", id: "slow", result: told("slow") });
-  });
-
-  test("that settles at once is answered in the order of the requests", async (t) => {
-    const { send, end } = startWith(t, "return Promise.resolve().then(() => input.text);");
-    const ids = Array.from({ length: 50 }, (_, id) => id);
-    const asked = ids.map((id) => (id % 3 ? { ...callIt({ text: "" }), id } : { ...probe, id }));
-    send(...asked, frame("no JSON"), { ...probe, id: "last" });
-    const { replies } = await end();
-    assert.deepEqual(replies.map(({ id }) => id), [...ids, null, "last"]);
-  });
-
-  test("may take its time: the end of the input waits", async (t) => {
-    const { send, end } = startWith(t, slowly);
-    send(callIt({ ms: 200, text: "slow" }));
-    const { code, replies } = await end();
-    assert.deepEqual({ code, replies }, { code: 0, replies: [response(told("slow"))] });
-  });
-
-  test("that never answers does not switch the hook off, nor end with exit code 0", async (t) => {
-    const { send, ask, end } = startWith(t, never);
-    send(callIt());
-    assert.deepEqual(await ask(hook(event("bash", rm))), response(blocked));
-    assert.deepEqual(await end(), { code: 1, signal: null, stderr: "", replies: [] });
-  });
-
-  for (const [how, code] of [["shutdown", 0], ["the end of the input", 0]] as const) {
-    test(`that leaves a timer behind: the process is gone 5 s after ${how}`, async (t) => {
-      const { ask, send, end, ended } = startWith(t, "setInterval(() => {}, 1000); return '';");
-      await ask(callIt());
-      const since = performance.now();
-      if (how === "shutdown") send(request("shutdown"));
-      const result = await (how === "shutdown" ? ended() : end());
-      assert.equal(result.code, code);
-      assert.equal(result.replies.length, how === "shutdown" ? 1 : 0);
-      assert.ok(performance.now() - since < 8000);
-    });
-  }
-
-  test("that answers after shutdown is not heard, and the exit code is 1", async (t) => {
-    const { send, ended } = startWith(t, slowly);
-    send(callIt({ ms: 200, text: "slow" }), { ...request("shutdown"), id: 2 });
-    const { code, replies } = await ended();
-    assert.deepEqual({ code, replies }, { code: 1, replies: [{ ...response({}), id: 2 }] });
-  });
-
-  test("may write to stdout: it goes to stderr, before and after its reply", async (t) => {
-    const late = 'setTimeout(() => process.stdout.write("late\\n"));';
-    const writes = 'process.stdout.write("early\\n");' + late;
-    const { ask, end } = startWith(t, `${writes} return "done";`);
-    assert.deepEqual(await ask(callIt()), response(told("done")));
-    assert.equal((await end()).stderr, "early\nlate\n");
-  });
-
-  const noConsole = !isNode && "its console writes past process.stdout";
-  it("may use console: all of it goes to stderr", { skip: noConsole }, async (t) => {
-    const chatter = 'console.log("log"); console.info("info"); console.dir({ dir: 1 });';
-    const { ask, end } = startWith(t, `${chatter} console.table([1]); return "done";`);
-    assert.deepEqual(await ask(callIt()), response(told("done")));
-    const { stderr } = await end();
-    for (const word of ["log", "info", "dir: 1", "(index)"]) assert.ok(stderr.includes(word), word);
-  });
-});
-
-// ---- The hook, whatever it does -----------------------------------------------------------------
-
-describe("hook", () => {
-  const from = 'hooks.get(event?.kind ?? "")'; // its handler, whatever the hook
-  for (const [name, code, reason] of [
-    ["throws", 'throw new Error("no luck");', /^no luck$/],
-    ["throws what a tool may throw", 'throw new InvalidInput("no luck");', /^no luck$/],
-    ["rejects", 'return Promise.reject("no luck");', /^"no luck"$/],
-    ["rejects with nothing", "return Promise.reject();", /^undefined$/],
-    ["answers too much", 'return { action: "block", reason: "r".repeat(2 ** 22) };', /^a reply of/],
-    ["answers nothing", "return JSON.parse('[]')[0];", /undefined/], // in the engine's own words
-  ] as const) {
-    test(`that ${name} blocks a tool call and lets all else go on`, async (t) => {
-      const { ask, end } = start(t, variant(t, from, `(() => { ${code} })`));
-      const { result } = await ask(hook(event("bash", ls)));
-      const { action, reason: given } = members(result);
-      assert.equal(action, "block");
-      assert.match(String(given), reason);
-      assert.deepEqual(await ask(hook(guide({ tool_input: ls }))), response(result));
-      const later = event("bash", ls, "after_tool_call");
-      assert.deepEqual(await ask(hook(later)), response(goOn));
-      assert.deepEqual(await ask(hook(guide({ tool_input: ls }, "on_session_end"))), response({}));
-      const said = lines((await end()).stderr);
-      assert.deepEqual(said, Array(4).fill(`${prefix} hook.handle failed: ${given}`));
-    });
-  }
-
-  test("may take its time, and answer with any action", async (t) => {
-    const slowly = `() => new Promise<HookResult>((done) => setTimeout(() =>
-      done({ action: "modify", input: { command: "true" } }), 20))`;
-    const { ask } = start(t, variant(t, from, slowly));
-    const modify = { action: "modify", input: { command: "true" } };
-    assert.deepEqual(await ask(hook(event("bash", ls))), response(modify));
-    assert.deepEqual(await ask(hook(guide({ tool_input: ls }))), response(modify));
-  });
-
-  test("gets every field of an event, from the guide's words too", async (t) => {
-    const told = '(event: HookEvent) => ({ action: "block", reason: JSON.stringify(event) } as const)';
-    const { ask } = start(t, variant(t, from, told));
-    const context = { tool: "bash", input: ls, message: "hi", kind: "x" };
-    for (const [params, given] of [
-      [event("bash", ls), event("bash", ls)],
-      [guide(context), { kind: "before_tool_call", tool_name: "bash", tool_input: ls, message: "hi" }],
-    ]) {
-      const { reason } = members((await ask(hook(params))).result);
-      assert.deepEqual(JSON.parse(String(reason)), given);
-    }
-  });
-
-  test("is answered with a result whatever its params are", async (t) => {
-    const { ask, end } = start(t);
-    for (const params of [undefined, null, [], "x", 1, { kind: 1 }, { hook: {} }, { context: 1 }]) {
-      assert.deepEqual(await ask(hook(params)), response({}));
+    for (const [name, type] of [[42, "number"], [["a"], "object"], [{ toString: "x" }, "object"]]) {
+      const message = `name is ${type}, not a string`;
+      assert.deepEqual(await ask(call("hello", { name })), failure(-32602, message));
     }
     assert.equal((await end()).stderr, "");
   });
 });
 
-// ---- The guard: goes out in one piece -----------------------------------------------------------
+// ---- The guard ----------------------------------------------------------------------------------
+// Shell text, each with the answer of the hook. A command that is asked about could run elsewhere.
 
-describe("guard", () => {
-  /** Asks about all of the texts; fails with those for which the answer is another action. */
-  const answers = (wanted: string, name: string, texts: string[], tool = "bash") =>
-    test(`${wanted}: ${name}`, async (t) => {
+describe("the guard", limit, () => {
+  for (const [answer, tool, about, texts] of [
+    ["continue", "bash", "text without a recursive rm", [
+      "ls -la", "", " ", "rm x", "rm -f x", "rm --force x", 'rm "$f"', "rm x | sort -r", "rm x & ls -R",
+      "rm a && cp -r b c", "rm a\nls -R", "rm my-draft.md pre-r", "rmdir -r x", "./storm -rf /x",
+      "alarm -r x", "docker run --rm -r x", "npm run rm-dist", "find . -exec rm {} + -print",
+      'for f in *; do rm "$f"; done', "cp -r rm x", 'bash -c "$CMD"', "echo 'open quote",
+    ]],
+    ["continue", "bash", "git's rm", [
+      "git rm -r x", "cd x && git rm -rf y", "git ls-files -z | xargs -0 git rm -r --cached",
+      "sudo git rm -r x", "for f in a; do git rm -r $f; done", "(git rm -r x)",
+    ]],
+    ["continue", "bash", "plain text that names literal paths below /tmp", [
+      "rm -rf /tmp/a", "rm -r //tmp///a", "rm -rf /tmp/./a/", "rm -rf /tmp/a/../b", "rm /tmp/a -fR",
+      "rm -rf /tmp/../tmp/a", "rm -rf -- /tmp/a", "rm -rf /tmp/... /tmp/..a /tmp/b,c /tmp/ü",
+      "/bin/rm -r /tmp/a", "rm --recursive /tmp/a &>log", "rm -rf /tmp/a 2>/dev/null || true",
+      "rm -r /tmp/a > log 2>&1; ls", "mkdir -p /tmp/a && rm -rf /tmp/a&&ls", "rm -rf /tmp/2>x",
+    ]],
+    ["block", "bash", "plain text that names a path elsewhere", [
+      "rm -rf /", "rm -rf /tmp", "rm -rf /tmp/.", "rm -rf /tmp/a/..", "rm -rf /tmp/../home",
+      "rm -rf /tmpfoo", "rm -r -f /var/tmp/x", "rm /home/a -rf", "/bin/rm -r /a", "rm -rf build /a",
+      "rm -rf /tmp/ok /etc 2>/dev/null", "echo ok\nrm -rf /a", "true&rm -rf /a; y", "rm -rf -- /a",
+      "rm 2>&1 -rf /a", "rm >|log -rf /a", `rm -rf /tmp/${"a/".repeat(2048)}`,
+    ]],
+    ["confirm", "bash", "paths that are neither", [
+      "rm -rf", "rm -rf build", "rm -rf ./build /tmp/x", "cd /tmp/w && rm -rf build", "rm -rf ~/old",
+      'rm -rf "$HOME"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]", "rm -rf /tmp/{a,../b}",
+      "rm -rf '/tmp/a b'", "rm -rf /tmp/a`x`", "rm -rf /tmp/a # b", "rm -r -- -x", "rm -r /tmp/a -",
+      "rm -rf /tmp/a !x", "rm -rf /tmp/a\u00a0/b", "X=1 rm -rf /tmp/a", "./rm -rf /tmp/a",
+    ]],
+    ["confirm", "bash", "every spelling", [
+      "r'm' -r x", "\\rm -r x", "r\\m -r x", 'rm -"r"f x', "rm '-r' x", "$'rm' -r x", "rm \\\n-r x",
+      "r\\\nm -r x", "rm$IFS-r$IFS/x", "rm${IFS%?}-r x", "{rm,-r,x}", "rm\t-r\tx", "rm -vfR x",
+      "rm x -r", "rm --rec x", "rm$x -r y", "rm >log -r x", "/bin/rm -r x",
+    ]],
+    ["confirm", "bash", "whatever stands around it", [
+      "sudo rm -rf /a", "sudo -u git rm -rf /a", "docker exec git rm -rf /a", "flock l rm -r /a",
+      "bash -c 'rm -rf /a'", 'sh -c "cd x; rm -r y"', "trap 'rm -r \"$d\"' EXIT", "ls | xargs rm -rf",
+      "find . -exec rm -rf {} +", "echo $(rm -r y)", "echo `rm -r y`", "cat <(rm -r y)", "(rm -r y)",
+      "bash <<< 'rm -r y'", "cat <<E | sh\nrm -r y\nE", "f() { rm -r y; }", "if x; then rm -r y; fi",
+      "! rm -r /a", "ls # rm -r y", 'git commit -m "no rm -rf"', "printf 'cd x\\nrm\\t-r y' | sh",
+    ]],
+    ["confirm", "bash", "an rm whose -r stands behind a separator that is the shell's no longer", [
+      "rm 'a;b' -rf", 'rm "a|b" -r', "rm a\\;b -r", 'rm "$(cd x; pwd)" -r', "rm $(ls | head) -r",
+      "rm `a;b` -r", "bash -c \"rm 'a;b' -r\"",
+    ]],
+    ["block", "shell_send", "keystrokes, with the escapes that are decoded before they are typed", [
+      "rm -rf /a\n", "rm -rf /a\r", "ls\\nrm -r /a\\r", "rm\\x20-r\\x20/a\\n", "rm\\t-r /a\n",
+      "r\\x1bm -r /a", "\\x03rm -r /a", "r\\xffm -r /a", "\\x72m -r /a",
+    ]],
+    ["continue", "shell_send", "other keystrokes", [
+      "ls\n", "it's", "rm y\n", "rm\\x20-r\\x20/tmp/a\\n", "rm -r /tmp/a\r", "\\x03", "y", "",
+    ]],
+    ["confirm", "shell_send", "keystrokes with a backslash in what is typed", [
+      "rm -r /tmp/a\\\\n/../../home\n", "\\\\rm -r /tmp/a", "rm -r /tmp/a\\x5cn/../../home\n",
+    ]],
+    ["block", "shell_start", "a program, started without a shell", [
+      "rm -r /a", "rm\n-r\n/a", "rm\u0085-r\u0085/a", "rm ; -r /a", "rm -r /tmp/a;/../../home",
+    ]],
+    ["confirm", "shell_start", "what a shell would read otherwise", ["rm -r /tmp/a # b", "nohup rm -r y"]],
+    ["continue", "shell_start", "other programs", ["bash -l", "rm -r /tmp/a", "ssh me@host"]],
+    ["continue", "write", "any text in another tool", ["rm -rf y", "rm -rf /"]],
+  ] as const) {
+    it(`${tool}: ${answer}, ${about}`, async (t) => {
       const { send, end } = start(t);
       const field = tool === "shell_send" ? "input" : "command";
       send(...texts.map((text) => hook(event(tool, { [field]: text }))));
       const { replies } = await end();
-      assert.equal(replies.length, texts.length);
-      const actions = replies.map(({ result }) => members(result).action);
-      assert.deepEqual(texts.filter((_, i) => actions[i] !== wanted), []);
+      const answers = replies.map(({ result }, i) => [texts[i], members(result).action]);
+      assert.deepEqual(answers, texts.map((text) => [text, answer]));
     });
+  }
 
-  answers("continue", "no recursive rm in it", [
-    "rm x", "rm -f x", "rm --force x", "rm my-draft.md pre-refactor", "rmdir -r x", "ls -la", "", " ",
-    "docker run --rm -r x", "./storm -rf /x", 'rm "$f"', "rm $f", "alarm -r x", "find . -name rm",
-    "cp -r rm x", "rm -f a b; ls -R", "rm a && cp -r b c", "rm a\nls -R", "npm run rm-dist",
-    "for f in *.txt; do rm \"$f\"; done", "find . -exec rm {} + -print", 'bash -c "$CMD"',
-    "echo 'open quote", "rm x | sort -r", "rm x & ls -R", "echo a#b",
-  ]);
-  answers("continue", "git's rm", [
-    "git rm -r x", "git ls-files -z | xargs -0 git rm -r --cached", "sudo git rm -r x",
-    "cd x && git rm -rf y", "for f in a; do git rm -r $f; done", "(git rm -r x)",
-  ]);
-  answers("continue", "plain text that names literal paths below /tmp", [
-    "rm -rf /tmp/a", "rm -r //tmp///a", "rm -rf /tmp/./a/", "rm -rf /tmp/a/../b",
-    "rm -rf /tmp/../tmp/a", "rm -rf /tmp/a 2>/dev/null || true", "rm -r /tmp/a > /tmp/log 2>&1; ls",
-    "rm -rf /tmp/a&&ls", "rm -rf -- /tmp/a", "rm -rf /tmp/... /tmp/..a /tmp/b,c", "/bin/rm -r /tmp/a",
-    "rm /tmp/a -fR", "rm --recursive /tmp/a &>log", "mkdir -p /tmp/a && rm -rf /tmp/a && ls",
-    "rm -rf /tmp/2>x", "rm -rf /tmp/ü",
-  ]);
-  answers("block", "plain text that names a path elsewhere", [
-    "rm -rf /", "rm -rf /tmp", "rm -rf /tmp/", "rm -rf /tmp/.", "rm -rf /tmp/a/..", "rm -r -f /etc",
-    "rm -rf /tmp/../home", "rm -rf /tmpfoo", "rm -rf /var/tmp/x", "rm /home/a -rf", "/bin/rm -r /a",
-    "rm -rf /tmp/ok /etc 2>/dev/null", "echo ok\nrm -rf /a", "true&rm -rf /a", "x; rm -rf /a; y",
-    "rm 2>&1 -rf /a", "rm >|log -rf /a", `rm -rf /tmp/${"a/".repeat(2048)}`, "rm -rf -- /a",
-    "rm -rf build /a",
-  ]);
-  answers("confirm", "what is neither", [
-    "rm -rf", "rm -rf build", "rm -rf ./build /tmp/x", "cd /tmp/w && rm -rf build", "rm -rf ~/old",
-    'rm -rf "$HOME"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]", "rm -rf /tmp/{a,../b}",
-    "rm -rf '/tmp/a b'", "rm -rf /tmp/a`x`", "rm -rf /tmp/a # b", "rm -r -- -x", "rm -r /tmp/a -",
-    "rm -rf /tmp/a !x", "rm -rf /tmp/a\u00a0/b", "X=1 rm -rf /tmp/a", "./rm -rf /tmp/a",
-  ]);
-  answers("confirm", "every spelling", [
-    "r'm' -r x", "'rm' -r x", "\\rm -r x", "r\\m -r x", 'rm -"r"f x', "rm '-r' x", "$'rm' -r x",
-    "rm$IFS-r$IFS/x", "rm${IFS}-r x", "rm${IFS%?}-r x", "rm \\\n-r x", "r\\\nm -r x", "{rm,-r,x}",
-    "rm\t-r\tx", "rm -vfR x", "rm x -r", "rm --rec x", "rm$x -r y", "rm >log -r x", "/bin/rm -r x",
-  ]);
-  answers("confirm", "whatever stands around it", [
-    "sudo rm -rf /a", "sudo -u git rm -rf /a", "docker exec git rm -rf /a", "flock l rm -r /a",
-    "bash -c 'rm -rf /a'", 'sh -c "cd x; rm -r y"', "eval 'rm -r y'", "trap 'rm -r \"$d\"' EXIT",
-    "ls | xargs rm -rf", "find . -exec rm -rf {} +", "echo $(rm -r y)", "echo `rm -r y`",
-    "cat <(rm -r y)", "bash <<< 'rm -r y'", "cat <<E | sh\nrm -r y\nE", "(rm -r y)", "f() { rm -r y; }",
-    "if x; then rm -r y; fi", "! rm -r /a", "ls # rm -r y", 'git commit -m "no rm -rf"',
-    "printf 'cd x\\nrm\\t-r y' | sh", "perl -e 'system(\"rm\\t-r y\")'", "ssh h rm -r y",
-    'python3 -c "import shutil; run([\'rm\', \'-r\', x])"',
-  ]);
-  answers("confirm", "an rm whose -r stands behind a quoted separator", [
-    "rm 'a;b' -rf", 'rm "a|b" -r', 'rm "$(cd x; pwd)" -r', "rm $(ls | head) -r", "rm `a;b` -r",
-    "rm a\\;b -r", "bash -c \"rm 'a;b' -r\"",
-  ]);
-  answers("block", "keystrokes, with the escapes that shell_send decodes", [
-    "rm -rf /a\n", "rm -rf /a\r", "rm -rf /a\\n", "ls\\nrm -r /a\\r", "rm\\x20-r\\x20/a\\n",
-    "rm\\t-r /a\n", "r\\x1bm -r /a", "\\x03rm -r /a", "r\\xffm -r /a", "\\x72m -r /a",
-  ], "shell_send");
-  answers("continue", "other keystrokes", [
-    "ls\n", "it's", "rm y\n", "rm\\x20-r\\x20/tmp/a\\n", "rm -r /tmp/a\r", "\\x03", "y", "",
-  ], "shell_send");
-  answers("confirm", "keystrokes that hold a backslash when they arrive", [
-    "rm -r /tmp/a\\\\n/../../home\n", "\\\\rm -r /tmp/a", "rm -r /tmp/a\\x5cn/../../home\n",
-  ], "shell_send");
-  answers("block", "a program started without a shell", [
-    "rm -r /a", "rm\n-r\n/a", "rm\u0085-r\u0085/a", "rm ; -r /a", "rm -r /tmp/a;/../../home",
-  ], "shell_start");
-  answers("confirm", "what would be a shell's there", ["rm -r /tmp/a # b", "sudo rm -r y"], "shell_start");
-  answers("continue", "other programs", ["bash -l", "rm -r /tmp/a", "ssh me@host"], "shell_start");
-  answers("continue", "the same text in another tool", ["rm -rf y", "rm -rf /"], "write");
-
-  test("subscribes to every tool that it reads", () => {
-    const tools = manifest.hooks.flatMap(({ tool }: { tool?: string }) => tool ?? []);
-    assert.deepEqual(tools, ["bash", "shell_start", "shell_send"]);
-  });
-
-  test("looks at the field that goes with the tool", async (t) => {
+  it("reads the field that goes with the tool, in each that plugin.json subscribes to", async (t) => {
     const { ask } = start(t);
     for (const [tool, input, action] of [
       ["bash", { input: "rm -r y" }, "continue"],
       ["shell_send", { command: "rm -r y" }, "continue"],
-      [null, { command: "rm -r y" }, "continue"],
       ["constructor", { command: "rm -r y" }, "continue"],
       ["bash", {}, "continue"],
       ["bash", null, "continue"],
       ["bash", { command: null }, "continue"],
       ["bash", { command: 42 }, "block"],
-      ["bash", { command: ["rm", "-r", "y"] }, "block"],
       ["bash", { command: { toString: 1 } }, "block"],
+      ["shell_start", { command: ["rm", "-r", "y"] }, "block"],
       ["shell_send", { input: {} }, "block"],
     ] as const) {
       const { result } = await ask(hook(event(tool, input)));
       assert.equal(members(result).action, action, `${tool} ${JSON.stringify(input)}`);
     }
+    const tools = manifest.hooks.map(({ tool }: { tool?: string }) => tool);
+    assert.deepEqual(tools, ["bash", "shell_start", "shell_send"]);
   });
 
-  test("asks in the guide's words too, and shows the command, cut between characters", async (t) => {
+  it("asks in the guide's words too, and shows the command, cut between characters", async (t) => {
     const { ask } = start(t);
-    const ask200 = "rm -r 👋".padEnd(300, "👋");
+    const long = "rm -r 👋".padEnd(300, "👋");
     for (const [command, shown] of [
       ["rm -rf build", '"rm -rf build"'],
-      [ask200, JSON.stringify([...ask200].slice(0, 200).join(""))],
+      [long, JSON.stringify([...long].slice(0, 200).join(""))],
     ]) {
       const message = `rm -r, not plainly below /tmp: ${shown}`;
       const { result } = await ask(hook(guide({ tool_input: { command } })));
@@ -778,11 +353,11 @@ describe("guard", () => {
     }
   });
 
-  test("reads any text in linear time", async (t) => {
+  it("reads any text in linear time", async (t) => {
     const { ask } = start(t);
     for (const unit of [
-      "a ", `'a'"b"`, `"`, "\\a", "$(a)", "$(", "`", "rm ", "rm -", "git ", "; rm -r /tmp/a ", "a/../",
-      "1", "${IFS", "-- ", "\n", ">", "rm -r /tmp/a -- ", "-rr", "\\",
+      "a ", "a/../", "1", "\n", ">", "-rr", "\\", "\\a", `'a'"b"`, '"', "`", "$(", "$(a)", "${IFS",
+      "rm ", "rm -", "git ", "-- ", "; rm -r /tmp/a ", "rm -r /tmp/a -- ",
     ]) {
       const time = async (bytes: number) => {
         const command = `rm -r /tmp/${"a".repeat(bytes)}/${unit.repeat(bytes / unit.length)}`;
@@ -798,60 +373,435 @@ describe("guard", () => {
   });
 });
 
+// ---- Framing: all from here on holds for any extension ------------------------------------------
+
+describe("framing", limit, () => {
+  it("answers in exactly these bytes", async (t) => {
+    const { child, send } = start(t);
+    send({ ...probe, id: "ü" }, { jsonrpc: "2.0", id: 2, method: "shutdown" });
+    child.stdin.end();
+    const chunks: Buffer[] = await child.stdout.toArray();
+    assert.equal(
+      Buffer.concat(chunks).toString("latin1"),
+      'Content-Length: 39\r\n\r\n{"jsonrpc":"2.0","id":"Ã¼","result":{}}' +
+        'Content-Length: 36\r\n\r\n{"jsonrpc":"2.0","id":2,"result":{}}',
+    );
+  });
+
+  it("counts bytes, not characters", async (t) => {
+    const { ask } = start(t);
+    for (const id of ["Zoë", "漢字", "👋", "\u2028"]) {
+      assert.deepEqual(await ask({ ...probe, id }), { ...probed, id });
+    }
+  });
+
+  it("reads a message that comes byte by byte", async (t) => {
+    const { child, receive } = start(t);
+    for (const byte of Buffer.from(framed({ ...probe, id: "Zoë 👋" }) + framed(probe))) {
+      await new Promise((resolve) => child.stdin.write(Buffer.of(byte), resolve));
+    }
+    assert.deepEqual(await receive(), { ...probed, id: "Zoë 👋" });
+    assert.deepEqual(await receive(), probed);
+  });
+
+  it("reads a message in two chunks, wherever it is cut", async (t) => {
+    const { child, receive } = start(t);
+    const bytes = Buffer.from(framed({ ...probe, id: "👋" }));
+    for (let cut = 1; cut < bytes.length; cut++) {
+      child.stdin.write(Buffer.concat([Buffer.from(framed(probe)), bytes.subarray(0, cut)]));
+      assert.deepEqual(await receive(), probed); // so the first part has been read on its own
+      child.stdin.write(bytes.subarray(cut));
+      assert.deepEqual(await receive(), { ...probed, id: "👋" });
+    }
+  });
+
+  it("reads every way to write a header", async (t) => {
+    const { ask } = start(t);
+    const body = JSON.stringify(probe);
+    const header = `Content-Length: ${body.length}`;
+    for (const text of [
+      `content-length:${body.length}\r\n\r\n`,
+      `CONTENT-LENGTH \t:\t  000${body.length} \t\r\n\r\n`,
+      `A: b\r\n${header}\r\nContent-Type: c; d=e\r\n\r\n`,
+      `${header}\n\n`,
+      `${header}\n\r\n`,
+      `\r\n\n\r\n${header}\r\n\r\n`, // blank lines between frames
+      `${header}\r\nContent-Length: 0${body.length}\r\n\r\n`, // the same length twice
+      `A: ${"b".repeat(8192 - header.length - 9)}\r\n${header}\r\n\r\n`, // 8 KiB
+    ]) {
+      assert.deepEqual([text, await ask(text + body)], [text, probed]);
+      assert.deepEqual(await ask(probe), probed);
+    }
+  });
+
+  it("reads a message of 64 MiB", async (t) => {
+    const { ask } = start(t);
+    const length = 2 ** 26 - JSON.stringify({ ...probe, params: "" }).length;
+    assert.deepEqual(await ask({ ...probe, params: "a".repeat(length) }), probed);
+  });
+
+  it("answers thousands of messages from one chunk, each once and in order", async (t) => {
+    const { send, end } = start(t);
+    const ids = Array.from({ length: 5000 }, (_, id) => id);
+    send(...ids.map((id) => ({ ...probe, id })));
+    const { replies, code } = await end();
+    assert.deepEqual(replies, ids.map((id) => ({ ...probed, id })));
+    assert.equal(code, 0);
+  });
+
+  it("waits for a slow reader instead of buffering without end", async (t) => {
+    const { ask, send, end, said } = start(t);
+    await ask(probe); // it runs, and from now on nothing is read
+    send(framed({ ...probe, id: "i".repeat(1000) }).repeat(8000));
+    const lines = () => said().split("\n").length;
+    let seen: number;
+    do [seen] = [lines(), await delay(500)]; while (lines() > seen); // until it rests
+    assert.ok(seen < 8000, "it answered all of them");
+    const { replies } = await end();
+    assert.equal(replies.length, 8000);
+  });
+
+  const noLength = (header: string) => [
+    `${header}\r\n\r\n`, `no one Content-Length of up to 64 MiB: ${JSON.stringify(header)}`,
+  ];
+  for (const [text = "", complaint = ""] of [
+    noLength("X-Other: 1"),
+    noLength("X: Content-Length: 5"),
+    noLength("X: a\rContent-Length: 5"),
+    noLength("Content-Length: 2\r\nContent-Length: 3"),
+    ...["", " abc", " 24abc", " -1", " +2", " 2.0", " 1e3", " 0x10", " 1 2", ` ${2 ** 26 + 1}`]
+      .map((value) => noLength(`Content-Length:${value}`)),
+    [`Content-Length: ${"9".repeat(400)}\n\n`, "no one Content-Length of up to 64 MiB"],
+    ["a".repeat(2 ** 20), "header over 8 KiB"],
+    [`A: ${"b".repeat(8192 - 4)}\n\n`, "header over 8 KiB"], // by one byte
+    ["A: b\n".repeat(1700), "header over 8 KiB"],
+  ]) {
+    it(`ends at once, with exit code 1, at ${JSON.stringify(text.slice(0, 40))}`, async (t) => {
+      const { send, ended } = start(t);
+      send(probe, text, probe);
+      const { code, stderr, replies } = await ended(); // its input is still open
+      assert.deepEqual({ code, replies }, { code: 1, replies: [probed] });
+      assert.equal(stderr.split("\n").length, 3); // the first is about the probe
+      assert.ok(stderr.startsWith(logged(unknown, complaint).trimEnd()), stderr);
+    });
+  }
+});
+
+// ---- JSON-RPC -----------------------------------------------------------------------------------
+
+describe("json-rpc", limit, () => {
+  it("answers what is no request with an error, and serves on", async (t) => {
+    const { child, ask, receive, end } = start(t);
+    child.stdin.write(Buffer.from('Content-Length: 3\n\n"\xff"', "latin1")); // no UTF-8
+    assert.deepEqual(members((await receive()).error).code, -32700);
+    for (const [code, id, message] of [
+      [-32700, null, frame("invalid message")],
+      [-32700, null, frame("")],
+      [-32700, null, frame("\ufeff{}")], // a byte order mark
+      [-32600, null, [probe]], // a batch
+      [-32600, null, 42],
+      [-32600, null, null],
+      [-32600, null, frame('"x"')],
+      [-32600, null, {}],
+      [-32600, 1, { id: 1 }],
+      [-32600, 4, { id: 4, method: 7 }],
+      [-32600, 4, { id: 4, method: null, result: 1 }],
+      [-32600, null, { id: [1], method: "tool.call" }],
+      [-32600, null, { id: {}, method: "tool.call" }],
+      [-32600, null, { id: false, method: "tool.call" }],
+      [-32600, null, frame('{"id":9007199254740993,"method":"a"}')], // changed by reading it
+      [-32600, null, frame('{"id":1e999,"method":"a"}')],
+      [-32600, null, { id: "i".repeat(1025), method: "initialize" }], // too long for a reply
+      [-32602, 1, call("nope", {})],
+      [-32602, 1, call("constructor", {})],
+      [-32602, 1, { id: 1, method: "tool.call" }],
+      [-32602, 1, { id: 1, method: "tool.call", params: null }],
+    ] as const) {
+      const { error, ...reply } = await ask(message);
+      const { message: text, ...rest } = members(error);
+      assert.deepEqual([message, reply, rest], [message, { jsonrpc: "2.0", id }, { code }]);
+      assert.match(String(text), /./);
+      assert.deepEqual(await ask(probe), probed);
+    }
+    assert.deepEqual((await end()).replies, []);
+  });
+
+  it("answers no response and no notification", async (t) => {
+    const { ask, end } = start(t);
+    for (const message of [
+      { jsonrpc: "2.0", id: 5, result: {} },
+      { jsonrpc: "2.0", id: 5, error: { code: 1, message: "" } },
+      { jsonrpc: "2.0", method: "$/cancelRequest", params: { id: 1 } },
+      { jsonrpc: "2.0", method: "initialize" },
+      { jsonrpc: "2.0", method: "tool.call", params: { name: "x" } }, // it fails
+      { jsonrpc: "2.0", method: "hook.handle", params: event("bash", ls) },
+    ]) {
+      assert.deepEqual(await ask(framed(message) + framed(probe)), probed);
+    }
+    assert.deepEqual((await end()).replies, []);
+  });
+
+  it("answers with the id as it came, with or without the member jsonrpc", async (t) => {
+    const { ask } = start(t);
+    for (const id of [0, "", null, -1, 1.5, "0", Number.MAX_SAFE_INTEGER, "i".repeat(1024)]) {
+      assert.deepEqual(await ask({ id, method: "no.such.method" }), { ...probed, id });
+    }
+  });
+
+  it("takes no member of Object.prototype for a method, and says what is unknown", async (t) => {
+    const { ask, end } = start(t);
+    const methods = ["constructor", "__proto__", "toString", "", "a\nb"];
+    for (const method of methods) assert.deepEqual(await ask({ ...probe, method }), probed);
+    const said = methods.map((method) => `unknown method ${JSON.stringify(method)}`);
+    assert.equal((await end()).stderr, logged(...said));
+  });
+
+  it("writes half a surrogate pair as U+FFFD, and changes nothing else", async (t) => {
+    const { ask } = start(t);
+    for (const [id, whole] of [
+      ["a\ud83d", "a\ufffd"],
+      ["\udc4b\ud83d", "\ufffd\ufffd"],
+      ["👋\ud83d👋", "👋\ufffd👋"],
+      ["\\ud83d", "\\ud83d"],
+      ["\\\ud83d", "\\\ufffd"],
+      ["\\\\ud83d\u001f", "\\\\ud83d\u001f"],
+    ]) {
+      assert.deepEqual(await ask({ ...probe, id }), { ...probed, id: whole });
+    }
+  });
+});
+
+// ---- A tool, whatever it does -------------------------------------------------------------------
+
+describe("a tool", limit, () => {
+  /** Starts the extension with one tool, of any name, that runs some code. */
+  const startWith = (owner: Owner, code: string) => start(owner,
+    variant(owner, "tools.find((tool) => tool.name === name)", `{ call: (input) => {${code}} }`));
+  const callIt = (input?: unknown) => call("any", input);
+
+  it("gets its input, {} for none, and nothing that is no object", async (t) => {
+    const { ask } = startWith(t, "return JSON.stringify(input);");
+    assert.deepEqual(await ask(callIt({ a: 1 })), response(told('{"a":1}')));
+    for (const input of [{}, null, undefined]) {
+      assert.deepEqual(await ask(callIt(input)), response(told("{}")));
+    }
+    for (const input of [[1], "Ada", false]) {
+      assert.deepEqual(await ask(callIt(input)), failure(-32602, "input is no object"));
+    }
+  });
+
+  for (const [name, code, message] of [
+    ["throws", 'throw new Error("no\\r\\nluck\\n\\rtoday");', "no\r\nluck\n\rtoday"],
+    ["throws at length", 'throw new Error("long".repeat(1e6));', "long".repeat(50)],
+    ["rejects", 'return Promise.reject(new Error("no luck"));', "no luck"],
+    ["throws what is no error", "throw null;", "object"],
+    ["throws a number for a message", "throw Object.assign(new Error(), { message: 42 });", "42"],
+    ["gives what is no JSON", 'return { toJSON() { throw new Error("no JSON"); } };', "no JSON"],
+  ] as const) {
+    it(`that ${name} is answered with -32603 and one line on stderr`, async (t) => {
+      const { ask, end } = startWith(t, code);
+      assert.deepEqual(await ask(callIt()), failure(-32603, message));
+      assert.deepEqual(await ask(probe), probed);
+      const line = `tool.call failed: ${message.replace(/\r\n|\n\r/g, " ")}`;
+      assert.equal((await end()).stderr, logged(line, unknown));
+    });
+  }
+
+  it("gets its reply through up to 4 MiB, and -32603 beyond", async (t) => {
+    const { ask } = startWith(t, "return input.text;");
+    const rest = JSON.stringify(response(told("")));
+    const text = "a".repeat((2 ** 22 - rest.length) / 2);
+    assert.deepEqual(await ask(callIt({ text })), response(told(text)));
+    const { error } = await ask({ ...callIt({ text }), id: 10 }); // one digit more
+    assert.deepEqual(error, { code: -32603, message: "a reply of 4194305 bytes is over 4 MiB" });
+    for (const large of ["漢".repeat(2 ** 20), "a\n".repeat(2 ** 24)]) { // by its bytes, by far
+      assert.equal(members((await ask(callIt({ text: large }))).error).code, -32603);
+    }
+    assert.deepEqual(await ask(probe), probed);
+  });
+
+  const slowly = "return new Promise((done) => setTimeout(done, input.ms, input.text));";
+  it("may take its time: others do not wait, its own reply still comes, with its id", async (t) => {
+    const { send, receive, ask } = startWith(t, slowly);
+    send({ ...callIt({ ms: 300, text: "slow" }), id: "slow" });
+    assert.deepEqual(await ask(hook(event("bash", ls))), response(goOn));
+    assert.deepEqual(await ask(callIt({ ms: 0, text: "fast" })), response(told("fast")));
+    assert.deepEqual(await receive(), { jsonrpc: "2.0", id: "slow", result: told("slow") });
+  });
+
+  it("may take its time: the end of the input waits", async (t) => {
+    const { send, end } = startWith(t, slowly);
+    send(callIt({ ms: 200, text: "slow" }));
+    const { code, replies } = await end();
+    assert.deepEqual({ code, replies }, { code: 0, replies: [response(told("slow"))] });
+  });
+
+  it("that answers after shutdown is not heard, and the exit code is 1", async (t) => {
+    const { send, ended } = startWith(t, slowly);
+    send(callIt({ ms: 200, text: "slow" }), { ...request("shutdown"), id: 2 });
+    const { code, replies } = await ended();
+    assert.deepEqual({ code, replies }, { code: 1, replies: [{ ...response({}), id: 2 }] });
+  });
+
+  it("that settles at once is answered in the order of the requests", async (t) => {
+    const { send, end } = startWith(t, "return Promise.resolve().then(() => input.text);");
+    const ids = Array.from({ length: 50 }, (_, id) => id);
+    const asked = ids.map((id) => (id % 3 ? { ...callIt({ text: "" }), id } : { ...probe, id }));
+    send(...asked, frame("no JSON"), { ...probe, id: "last" });
+    const { replies } = await end();
+    assert.deepEqual(replies.map(({ id }) => id), [...ids, null, "last"]);
+  });
+
+  describe("that leaves something behind", { concurrency: true }, () => {
+    const never = "return new Promise(() => {});";
+    for (const [what, code, exitCode] of [
+      ["a promise", never, 1],
+      ["a timer", "setInterval(() => {}, 1000); return '';", 0],
+      ["both", `setInterval(() => {}, 1000); ${never}`, 1],
+    ] as const) {
+      it(`, ${what}, does not hold up a hook, nor the end for over 5 s`, async (t) => {
+        const ends = async (bye: ReturnType<typeof request>[]) => {
+          const { send, receive, ended, end } = startWith(t, code);
+          send({ ...callIt(), id: 2 }, hook(event("bash", ls)));
+          if (exitCode === 0) assert.equal((await receive()).id, 2);
+          assert.deepEqual(await receive(), response(goOn));
+          const since = performance.now();
+          send(...bye);
+          const result = await (bye.length > 0 ? ended() : end());
+          const replies = bye.map(() => response({}));
+          assert.deepEqual(result, { code: exitCode, signal: null, stderr: "", replies });
+          assert.ok(performance.now() - since < 10_000);
+        };
+        await Promise.all([ends([request("shutdown")]), ends([])]);
+      });
+    }
+  });
+
+  it("may write to stdout: it goes to stderr, before and after its reply", async (t) => {
+    const late = 'setTimeout(() => process.stdout.write("late\\n"));';
+    const writes = 'process.stdout.write("early\\n");' + late;
+    const { ask, end } = startWith(t, `${writes} return "done";`);
+    assert.deepEqual(await ask(callIt()), response(told("done")));
+    assert.equal((await end()).stderr, "early\nlate\n");
+  });
+
+  const skip = !isNode && "its console writes past process.stdout";
+  it("may use console: all of it goes to stderr", { skip }, async (t) => {
+    const chatter = 'console.log("log"); console.info("info"); console.dir({ dir: 1 });';
+    const { ask, end } = startWith(t, `${chatter} console.table([1]); return "done";`);
+    assert.deepEqual(await ask(callIt()), response(told("done")));
+    const { stderr } = await end();
+    for (const word of ["log", "info", "dir: 1", "(index)"]) assert.ok(stderr.includes(word), word);
+  });
+});
+
+// ---- A hook, whatever it does -------------------------------------------------------------------
+
+describe("a hook", limit, () => {
+  /** Starts the extension with a handler in place of every hook's. */
+  const startWith = (owner: Owner, handler: string) =>
+    start(owner, variant(owner, 'hooks.get(event?.kind ?? "")', `(${handler})`));
+
+  for (const [name, code, reason] of [
+    ["throws", 'throw new Error("no luck");', /^no luck$/],
+    ["throws what a tool may throw", 'throw new InvalidInput("no luck");', /^no luck$/],
+    ["rejects", 'return Promise.reject("no luck");', /^"no luck"$/],
+    ["rejects with nothing", "return Promise.reject();", /^undefined$/],
+    ["answers too much", 'return { action: "block", reason: "r".repeat(2 ** 22) };', /^a reply of/],
+    ["answers nothing", "return JSON.parse('[]')[0];", /undefined/], // in the engine's own words
+  ] as const) {
+    it(`that ${name} blocks a tool call, and lets all else go on`, async (t) => {
+      const { ask, end } = startWith(t, `() => { ${code} }`);
+      const { result } = await ask(hook(event("bash", ls)));
+      const { action, reason: given } = members(result);
+      assert.equal(action, "block");
+      assert.match(String(given), reason);
+      assert.deepEqual(await ask(hook(guide({ tool_input: ls }))), response(result));
+      assert.deepEqual(await ask(hook(event("bash", ls, "after_tool_call"))), response(goOn));
+      assert.deepEqual(await ask(hook(guide({ tool_input: ls }, "on_session_end"))), response({}));
+      assert.equal((await end()).stderr, logged(...Array(4).fill(`hook.handle failed: ${given}`)));
+    });
+  }
+
+  it("may take its time, and answer with any action", async (t) => {
+    const modify = { action: "modify", input: { command: "true" } };
+    const { ask } = startWith(t,
+      `() => new Promise<any>((done) => setTimeout(done, 20, ${JSON.stringify(modify)}))`);
+    assert.deepEqual(await ask(hook(event("bash", ls))), response(modify));
+    assert.deepEqual(await ask(hook(guide({ tool_input: ls }))), response(modify));
+  });
+
+  it("gets every field of an event, in the guide's words too", async (t) => {
+    const { ask } = startWith(t, '(e: any) => ({ action: "block", reason: JSON.stringify(e) })');
+    const kind = "before_tool_call";
+    const rm = { command: "rm" };
+    for (const [params, seen] of [
+      [event("bash", ls), event("bash", ls)],
+      [guide({ tool_name: "x", tool_input: ls }), { kind, tool_name: "x", tool_input: ls }],
+      [guide({ tool: "x", input: ls, kind: "y" }), { kind, tool_name: "x", tool_input: ls }],
+      [guide({ tool_name: "x", tool: "y", tool_input: ls, input: rm }),
+        { kind, tool_name: "x", tool_input: ls }],
+      [guide({ tool_name: null, input: ls }), { kind, tool_name: "bash", tool_input: ls }],
+      [guide({ message: "hi" }), { kind, tool_name: "bash", message: "hi" }],
+      [guide({}, "on_session_end"), { kind: "on_session_end", tool_name: "bash" }],
+    ]) {
+      const { reason } = members((await ask(hook(params))).result);
+      assert.deepEqual(JSON.parse(String(reason)), seen);
+    }
+  });
+
+  it("that there is not goes on, whatever the params are", async (t) => {
+    const { ask, end } = start(t);
+    for (const params of [undefined, null, [], "x", 1, { kind: 1 }, { hook: {} }, { context: 1 }]) {
+      assert.deepEqual(await ask(hook(params)), response({}));
+    }
+    assert.deepEqual(await ask(hook(event("bash", ls, "constructor"))), response(goOn));
+    assert.equal((await end()).stderr, "");
+  });
+});
+
 // ---- Life and death -----------------------------------------------------------------------------
 
-describe("life", () => {
-  test("writes nothing before it is asked, and ends with its input", async (t) => {
+describe("life", limit, () => {
+  it("writes nothing before it is asked, and ends with its input", async (t) => {
     assert.deepEqual(await start(t).end(), { code: 0, signal: null, stderr: "", replies: [] });
   });
 
-  test("ends with exit code 0 when the input ends in blanks", async (t) => {
-    const { send, end } = start(t);
-    send(probe, "\r\n\n \r");
-    const { code, replies } = await end();
-    assert.deepEqual({ code, replies }, { code: 0, replies: [probed] });
-  });
-
-  test("answers everything asked before the input ends, however large", async (t) => {
+  it("answers everything asked before the input ends, however large, in blanks too", async (t) => {
     const { send, end } = start(t);
     const ids = Array.from({ length: 2000 }, (_, id) => `${id}${"i".repeat(1000)}`);
-    send(...ids.map((id) => ({ ...probe, id })), "\r\n\n");
+    send(...ids.map((id) => ({ ...probe, id })), "\r\n\n \r");
     const { code, replies } = await end();
     assert.deepEqual(replies, ids.map((id) => ({ ...probed, id })));
     assert.equal(code, 0);
   });
 
-  for (const [name, text] of [
-    ["in a header", "Content-Len"],
-    ["after a line of a header", "Content-Length: 2\r\n"],
-    ["before a body", "Content-Length: 2\r\n\r\n"],
-    ["in a body", framed({ ...probe, id: 2 }).slice(0, -1)],
-  ] as const) {
-    test(`ends with one line and exit code 1 when the input ends ${name}`, async (t) => {
+  for (const text of [
+    "Content-Len", "Content-Length: 2\r\n", "Content-Length: 2\r\n\r\n", framed(probe).slice(0, -1),
+  ]) {
+    it(`ends with exit code 1 when the input ends in a frame: ${JSON.stringify(text)}`, async (t) => {
       const { send, end } = start(t);
       send(probe, text);
-      const { code, stderr, replies } = await end();
-      assert.deepEqual({ code, replies }, { code: 1, replies: [probed] });
-      assert.deepEqual(lines(stderr).slice(1), [`${prefix} input ended inside a frame`]);
+      const stderr = logged(unknown, "input ended inside a frame");
+      assert.deepEqual(await end(), { code: 1, signal: null, stderr, replies: [probed] });
     });
   }
 
-  test("answers a shutdown with an id, and nothing after it", async (t) => {
+  it("answers a shutdown with an id, and nothing after it", async (t) => {
     const { send, ended } = start(t);
-    send({ jsonrpc: "2.0", id: 9, method: "shutdown", params: null }, probe, "garbage\r\n\r\n");
-    assert.deepEqual(await ended(), {
-      code: 0, signal: null, stderr: "", replies: [{ jsonrpc: "2.0", id: 9, result: {} }],
-    });
+    send(request("shutdown", null), probe, "garbage\r\n\r\n");
+    const replies = [response({})];
+    assert.deepEqual(await ended(), { code: 0, signal: null, stderr: "", replies });
   });
 
-  test("ends silently after a shutdown without an id", async (t) => {
+  it("ends silently after a shutdown without an id", async (t) => {
     const { send, ended } = start(t);
     send({ jsonrpc: "2.0", method: "shutdown" }, probe);
     assert.deepEqual(await ended(), { code: 0, signal: null, stderr: "", replies: [] });
   });
 
   for (const signal of ["SIGTERM", "SIGINT"] as const) {
-    test(`is ended by ${signal}`, async (t) => {
+    it(`is ended by ${signal}`, async (t) => {
       const { child, ask, ended } = start(t);
       await ask(probe);
       child.kill(signal);
@@ -859,19 +809,18 @@ describe("life", () => {
     });
   }
 
-  test("ends with one line when nobody reads its replies any more", async (t) => {
-    const { child, ask, said } = start(t);
+  it("ends with one line when nobody reads its replies any more", async (t) => {
+    const { child, closed, ask, said } = start(t);
     await ask(probe);
     child.stdout.destroy();
     child.stdin.write(framed(probe).repeat(3));
-    const closed = once(child, "close");
-    while (!said().at(-1)?.includes("EPIPE")) await once(child.stderr, "data");
+    while (!said().includes("EPIPE")) await once(child.stderr, "data");
     if (isDeno) child.stdin.end();
-    assert.equal((await closed)[0], 1);
-    assert.ok(said().at(-1)?.startsWith(prefix), said().at(-1));
+    assert.deepEqual((await closed)[0], 1);
+    assert.match(said(), /\n\[[^\n]*EPIPE[^\n]*\n$/);
   });
 
-  test("serves on when nobody reads its stderr any more", async (t) => {
+  it("serves on when nobody reads its stderr any more", async (t) => {
     const { child, ask, end } = start(t);
     child.stderr.destroy();
     for (let id = 0; id < 5; id++) assert.deepEqual(await ask({ ...probe, id }), { ...probed, id });
@@ -880,50 +829,55 @@ describe("life", () => {
 
   const script = spawnSync("script", ["--version"]).stdout?.includes("util-linux");
   const skip = isDeno ? "stdin stays open" : !script && "needs script";
-  it("says what it is when started in a terminal", { skip }, () => {
+  it("says what it is when started in a terminal", { skip }, (t) => {
     const args = ["-qec", command.join(" "), "/dev/null"];
-    const { stdout, status } = spawnSync("script", args, { cwd: root, timeout: 30_000 });
-    assert.equal(`${stdout}`.split("\r\n").length, 2);
-    assert.match(`${stdout}`, /SynapsCLI.*npm test/);
+    const { stdout, status } = spawnSync("script", args, { cwd: root, env: environment(t) });
+    assert.match(`${stdout}`, /^.*SynapsCLI.*npm test\r\n$/);
     assert.equal(status, 1);
   });
 });
 
 // ---- The start file: bare clones, odd folders, old Nodes ----------------------------------------
 
-describe("start file", { skip: launcher && "another launcher" }, () => {
+describe("the start file", { ...limit, skip: launcher && "another launcher" }, () => {
   const strips = Boolean(Reflect.get(process.features, "typescript"));
-  const starts = async (t: TestContext, folder: string) => {
-    const { ask, end } = start(t, folder);
+  const starts = async (owner: Owner, folder: string) => {
+    const { ask, end } = start(owner, folder);
     assert.deepEqual(await ask(probe), probed);
     assert.equal((await end()).code, 0);
   };
-  const refuses = async (t: TestContext, folder: string) => {
-    const { code, stderr } = await start(t, folder).end();
-    assert.equal(code, 1);
-    assert.match(stderr, /^\[hello-ext\] needs Node 22\.18.*npm ci.*\n$/);
+  const refuses = async (owner: Owner, folder: string) => {
+    const stderr = logged("needs Node 22.18 or newer; or, for an older one, npm ci in its folder");
+    assert.deepEqual(await start(owner, folder).end(), { code: 1, signal: null, stderr, replies: [] });
   };
   const bare = strips ? starts : refuses;
 
-  test("starts a bare clone, or says in one line what it needs", (t) => bare(t, copy(t)));
-  test("and in a folder with an odd name", (t) => bare(t, copy(t, "a b#%41ü")));
-  test("refuses below node_modules without tsx", (t) => refuses(t, copy(t, "node_modules/x")));
+  it("starts a bare clone, or says in one line what it needs", (t) => bare(t, copy(t)));
+  it("does so in a folder with an odd name", (t) => bare(t, copy(t, "a b#%41ü")));
+  it("needs a package below node_modules", (t) => refuses(t, copy(t, "node_modules/x")));
 
-  test("starts where it cannot write its cache", async (t) => {
+  it("does without its cache where it cannot write", async (t) => {
     const folder = copy(t);
     writeFileSync(join(folder, "node_modules"), ""); // a file: no folder can be made there
     await bare(t, folder);
   });
 
-  it("sees an edit at the next start", { skip: !strips && "needs tsx" }, async (t) => {
+  it("leaves nothing in the folder that git would see", async (t) => {
     const folder = copy(t);
-    const file = join(folder, main);
-    for (const name of ["Ada", "Bob"]) {
-      const text = read(main).replace('?? "world"', `?? "${name}"`);
-      writeFileSync(file, text);
+    const files = () => readdirSync(folder, { recursive: true }).map(String).sort();
+    const before = files();
+    await bare(t, folder);
+    assert.deepEqual(files().filter((path) => !path.startsWith("node_modules")), before);
+    assert.match(read(".gitignore"), /^node_modules\/$/m);
+  });
+
+  it("shows an edit at the next start", { skip: !strips && "needs tsx" }, async (t) => {
+    const folder = copy(t);
+    for (const word of ["new", "newer"]) {
+      writeFileSync(join(folder, main), read(main).replace("unknown method", `${word} method`));
       const { ask, end } = start(t, folder);
-      assert.deepEqual(await ask(call("hello", {})), response(told(`Hello, ${name}!`)));
-      await end();
+      await ask(probe);
+      assert.equal((await end()).stderr, logged(unknown.replace("unknown", word)));
     }
   });
 });
@@ -941,23 +895,22 @@ const permissions: Record<string, string[]> = {
   on_session_end: ["session.lifecycle"],
 };
 
-describe("one source of truth", () => {
+describe("one source of truth", limit, () => {
   const pkg = JSON.parse(read("package.json"));
-  let initialize: typeof info;
-  before(async () => {
-    const endings: (() => void)[] = [];
-    const { ask } = start({ after: (fn) => endings.push(fn) });
-    const { result } = await ask({ ...probe, method: "initialize" });
-    initialize = result as typeof info;
-    endings.forEach((fn) => fn());
-  });
+  /** What the extension says of itself. */
+  const initialize = async (owner: Owner) => {
+    const { result } = await start(owner).ask(request("initialize", {}));
+    return result as typeof info;
+  };
 
-  test("name and version are the same everywhere", () => {
+  it("names and numbers the version the same everywhere", async (t) => {
     const lock = JSON.parse(read("package-lock.json"));
     const say = ({ name, version }: { name: string; version: string }) => `${name} ${version}`;
     const all = {
-      "package.json": say(pkg), ".synaps-plugin/plugin.json": say(plugin),
-      [`NAME and VERSION in ${main}`]: say(initialize), "package-lock.json": say(lock),
+      "package.json": say(pkg),
+      ".synaps-plugin/plugin.json": say(plugin),
+      [`NAME and VERSION in ${main}`]: say(await initialize(t)),
+      "package-lock.json": say(lock),
       "package-lock.json, packages": say(lock.packages[""]), // npm install writes both
     };
     assert.deepEqual(all, Object.fromEntries(Object.keys(all).map((place) => [place, say(pkg)])));
@@ -966,28 +919,26 @@ describe("one source of truth", () => {
     assert.ok(read("README.md").includes(installed), `the README installs into ${installed}`);
   });
 
-  test("plugin.json says the same in the runtime's words and the guide's", () => {
+  it("says the same in plugin.json in the runtime's words and the guide's", async (t) => {
+    const { protocol_version } = await initialize(t);
     assert.equal(manifest.runtime, "process");
     assert.equal(manifest.command, "node");
     assert.equal(manifest.entry_point, `tsx ${main}`);
     assert.equal(pkg.scripts.start, manifest.entry_point, "start in package.json");
-    assert.deepEqual(manifest.args, [".synaps-plugin/start.mjs"]);
-    assert.equal(manifest.protocol_version, initialize.protocol_version);
-    assert.equal(manifest.extension_protocol_version, initialize.protocol_version);
-    assert.equal(plugin.compatibility.extension_protocol, String(initialize.protocol_version));
+    assert.equal(manifest.protocol_version, protocol_version);
+    assert.equal(manifest.extension_protocol_version, protocol_version);
+    assert.equal(plugin.compatibility.extension_protocol, `${protocol_version}`);
+    for (const file of [main, manifest.setup, ...manifest.args]) read(file); // it is there
   });
 
-  test("every file that plugin.json names is there", () => {
-    for (const file of [main, manifest.setup, ...manifest.args]) assert.ok(existsSync(join(root, file)), file);
-  });
-
-  test("plugin.json subscribes to the hooks of initialize, and no others", () => {
+  it("subscribes in plugin.json to the hooks of initialize, and no others", async (t) => {
+    const { hooks } = (await initialize(t)).capabilities;
     const subscribed = new Set(manifest.hooks.map(({ hook }: { hook: string }) => hook));
-    assert.deepEqual([...subscribed], initialize.capabilities.hooks.map(({ name }) => name));
+    assert.deepEqual([...subscribed], hooks.map(({ name }) => name));
   });
 
-  test("plugin.json asks for the permissions of its tools and hooks, and no others", () => {
-    const { tools, hooks } = initialize.capabilities;
+  it("asks in plugin.json for the permissions of its tools and hooks, no others", async (t) => {
+    const { tools, hooks } = (await initialize(t)).capabilities;
     const needed = new Set(hooks.map(({ name }) => permissions[name]?.[0]));
     if (tools.length > 0) needed.add("tools.register");
     const allowed = new Set([...needed, ...hooks.flatMap(({ name }) => permissions[name] ?? [])]);
@@ -997,18 +948,17 @@ describe("one source of truth", () => {
     assert.deepEqual({ missing, needless }, { missing: [], needless: [] });
   });
 
-  test("the README's first command prints what it says", () => {
+  it("prints what the README says, at its first command", (t) => {
     const first = /```sh\nnpm ci && (.*)\n```[^`]*```\n([^`]*)\n```/;
     const [, line, output] = first.exec(read("README.md")) ?? [];
     assert.ok(line && output, "the README's first command, with its output");
-    const run = command.join(" ");
-    const here = line.replace(`node --import tsx ${main}`, run);
-    assert.ok(here.includes(run), line);
-    const { stdout, stderr } = spawnSync("sh", ["-c", here], { cwd: root, timeout: 30_000 });
+    const here = line.replace(`node --import tsx ${main}`, command.join(" "));
+    assert.ok(here.includes(command.join(" ")), line);
+    const { stdout, stderr } = spawnSync("sh", ["-c", here], { cwd: root, env: environment(t) });
     assert.equal(`${stdout}`.replaceAll("\r\n", "\n"), output, `${stderr}`);
   });
 
-  test("the README's conversation is what is said", async (t) => {
+  it("holds the README's conversation", async (t) => {
     const [, text] = /## The conversation[^`]*```\n([^`]*)\n```/.exec(read("README.md")) ?? [];
     assert.ok(text, "the README's conversation");
     const messages = text.split("\n").map((line) => JSON.parse(line));
