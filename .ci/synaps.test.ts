@@ -1,13 +1,14 @@
 // Runs the extension in the real SynapsCLI: `synaps chat` in a fresh home, and a script on loopback
 // in place of the model. Looks at what that is given, at the disk, the log and the processes.
-// In a copy, make yours what is about hello (`hello`, its text and its schema); what is about the
-// guard (the tests that run rm) goes, for some of it passes without one.
+// In a copy, make yours "The tool hello"; "The guard" goes out in one piece, as in test.ts. All else
+// holds for any extension, but for the tool that the daemon names.
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import {
-  cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync,
+  cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync,
+  writeFileSync,
 } from "node:fs";
 import { createServer } from "node:http";
 import { basename, delimiter, dirname, join } from "node:path";
@@ -79,20 +80,20 @@ function freshHome(install: Install) {
 /** The system prompt of the subagent, by which the model's script knows its requests. */
 const SUBAGENT = "You are the subagent.";
 
-type Chat = Awaited<ReturnType<typeof startChat>>;
-/** Starts `synaps chat` with the plugin. */
-async function startChat(install: Install) {
-  const { home, base, env, log, logged, remove } = freshHome(install);
+/** A script on loopback in place of the model: it makes the calls that it is given. */
+async function startModel(base: string) {
   const calls: Call[] = []; // what the model is to call next
+  const sent: Sent[] = []; // what it was sent
   let offered: { function: { name: string; description: string; parameters: object } }[] = [];
-  const model = createServer(async (request, response) => {
-    const { messages, tools } = JSON.parse(Buffer.concat(await request.toArray()).toString());
-    const isSubagent = messages[0].content === SUBAGENT;
-    if (!isSubagent) offered = tools;
-    const { role, content } = messages.at(-1);
+  const server = createServer(async (request, response) => {
+    const body: Sent = JSON.parse(Buffer.concat(await request.toArray()).toString());
+    const isSubagent = body.messages[0]?.content === SUBAGENT;
+    if (!isSubagent) offered = body.tools;
+    sent.push(body);
+    const { role = "", content = "" } = body.messages.at(-1) ?? {};
     const call = role === "tool" ? undefined : calls.shift();
     const tool_calls = call && [{
-      index: 0, id: `call_${messages.length}`, type: "function",
+      index: 0, id: `call_${body.messages.length}`, type: "function",
       function: { name: call.tool, arguments: JSON.stringify(call.args) },
     }];
     response.writeHead(200, { "content-type": "text/event-stream" });
@@ -102,13 +103,27 @@ async function startChat(install: Install) {
       { choices: [], usage: { prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 } },
     ]) response.write(`data: ${JSON.stringify(event)}\n\n`);
     response.end("data: [DONE]\n\n");
-    if (role === "tool" && !isSubagent) model.emit("result", content);
+    if (role === "tool" && !isSubagent) server.emit("result", content);
   });
-  await once(model.listen(0, "127.0.0.1"), "listening");
-  const { port } = Object(model.address());
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  const { port } = Object(server.address());
   const config = `model = local/mock\nprovider.local.url = http://127.0.0.1:${port}/v1\n`;
   writeFileSync(join(base, "config"), config);
+  /** The result of the next call of a tool, as the model gets it. */
+  const result = async (): Promise<string> =>
+    String(await once(server, "result", { signal: AbortSignal.timeout(60_000) }));
+  return { calls, sent, result, offered: () => offered, close: () => server.close() };
+}
+type Sent = {
+  messages: { role: string; content: string }[];
+  tools: { function: { name: string; description: string; parameters: object } }[];
+};
 
+type Chat = Awaited<ReturnType<typeof startChat>>;
+/** Starts `synaps chat` with the plugin. */
+async function startChat(install: Install) {
+  const { home, base, env, log, logged, remove } = freshHome(install);
+  const model = await startModel(base);
   const synaps = spawn("synaps", ["chat"], { cwd: home, env });
   const closed = once(synaps, "close");
   let said = "";
@@ -118,11 +133,10 @@ async function startChat(install: Install) {
 
   /** Lets the model call a tool, and a subagent then others; gives what the model gets back. */
   const call = async (...next: Call[]): Promise<string> => {
-    calls.push(...next);
-    const result = once(model, "result", { signal: AbortSignal.timeout(60_000) });
+    model.calls.push(...next);
+    const result = model.result();
     synaps.stdin.write("go\n");
-    const ended = closed.then(() => assert.fail(`synaps has ended: ${said}`));
-    return String(await Promise.race([result, ended]));
+    return Promise.race([result, closed.then(() => assert.fail(`synaps has ended: ${said}`))]);
   };
   /** Ends SynapsCLI in some way; within ten seconds no process of the extension is left. */
   const end = async (how: () => void) => {
@@ -144,37 +158,186 @@ async function startChat(install: Install) {
     remove();
   };
   return {
-    home, log, logged, call, stop, said: () => said,
-    offered: (name: string) => offered.find((tool) => tool.function.name === name)?.function,
+    home, log, logged, call, stop, said: () => said, sent: model.sent,
+    offered: (name: string) => model.offered().find((tool) => tool.function.name === name)?.function,
     quit: () => end(() => synaps.stdin.end("/quit\n")),
     kill: () => end(() => synaps.kill("SIGKILL")),
   };
 }
 
-const loaded = `Extension loaded extension=${plugin} hooks=${manifest.hooks.length}`;
-const hello = (args: object): Call => ({ tool: `${plugin}_hello`, args });
-const bash = (command: string): Call => ({ tool: "bash", args: { command } });
-
-/** A directory with something in it. */
-function marker(path: string): string {
-  mkdirSync(path, { recursive: true });
-  writeFileSync(join(path, "file"), "x");
-  return path;
+/** Starts the screen of SynapsCLI in tmux, with the plugin. */
+async function startScreen(install: Install) {
+  const { home, base, env, log, logged, remove } = freshHome(install);
+  const model = await startModel(base);
+  const tmux = (...args: string[]) => run(["tmux", "-L", basename(home), ...args], env, home);
+  tmux("new-session", "-d", "-x", "120", "-y", "40", "synaps");
+  const shown = () => tmux("capture-pane", "-p");
+  /** Presses a key until something is shown, or no longer: at first a question ignores keys. */
+  const press = (key: string, what: string, holds: () => boolean) => {
+    let pressed = 0;
+    return until(() => `${what} after ${key}:\n${shown()}`, () => {
+      if (holds()) return true;
+      if (Date.now() > pressed + 500) {
+        tmux("send-keys", key);
+        pressed = Date.now();
+      }
+      return false;
+    });
+  };
+  /** Lets the model call a tool. */
+  const call = async (next: Call) => {
+    model.calls.push(next);
+    const already = model.sent.length;
+    tmux("send-keys", "go");
+    await press("Enter", "a request to the model", () => model.sent.length > already);
+  };
+  const stop = async () => {
+    tmux("kill-server");
+    await until(() => "the daemon to end", () => !existsSync(join(base, "run/daemon.sock")), 30_000);
+    model.close();
+    remove();
+  };
+  await logged(loaded);
+  return { home, log, logged, shown, press, call, result: model.result, stop };
 }
 
-const test = (name: string, fn: () => Promise<void> | void) => it(name, { timeout: 120_000 }, fn);
+const loaded = `Extension loaded extension=${plugin} hooks=${manifest.hooks.length}`;
+const test = (name: string, fn: () => Promise<void> | void, skip: string | boolean = false) =>
+  it(name, { timeout: 120_000, skip }, fn);
 
-// ---- The plugin, installed as the README says ---------------------------------------------------
-
-const [, commands = ""] = /\nnpm ci\n(mkdir [^`]*)```/.exec(readme) ?? [];
+/** A folder in which the plugin is, in a fresh home, as the README installs it. */
+const [, commands = ""] = /```sh\n(mkdir [^`]*)```/.exec(readme) ?? [];
 const byReadme = (lines: string): Install => (_, HOME) => {
   run(["sh", "-ec", lines], { PATH: process.env.PATH, HOME });
 };
+const linked = byReadme(commands);
+const copied = byReadme(commands.replace("ln -sfn", "cp -R"));
+/** As a clone is: without what npm installs. */
+const bare: Install = (folder) => cpSync(root, folder, {
+  recursive: true, filter: (path) => !["node_modules", ".git"].includes(basename(path)),
+});
+/** A copy with its packages, in which texts stand in place of others: of a file, each there once. */
+const edited = (...edits: [file: string, from: string | RegExp, to: string][]): Install =>
+  (folder) => {
+    bare(folder, "");
+    symlinkSync(join(root, "node_modules"), join(folder, "node_modules"));
+    for (const [file, from, to] of edits) {
+      const text = readFileSync(join(folder, file), "utf8");
+      assert.equal(text.split(from).length, 2, `${from} has to be in ${file} once`);
+      writeFileSync(join(folder, file), text.replace(from, to));
+    }
+  };
 
-for (const [how, install] of [
-  ["linked", byReadme(commands)],
-  ["copied", byReadme(commands.replace("ln -sfn", "cp -R"))],
-] as const) {
+async function use<T extends { stop: () => unknown }>(started: Promise<T>, fn: (it: T) => unknown) {
+  const it = await started;
+  try {
+    await fn(it);
+  } finally {
+    await it.stop();
+  }
+}
+
+// ---- The tool hello -----------------------------------------------------------------------------
+
+const tool = `${plugin}_hello`; // as the model knows it
+const ada = { tool, args: { name: "Ada" } };
+const greeting = "Hello, Ada!";
+const wrong = { tool, args: { name: 42 } };
+const complaint = /Extension error: name is number, not a string$/;
+
+// ---- The guard ----------------------------------------------------------------------------------
+
+describe("the guard", () => {
+  const bash = (command: string): Call => ({ tool: "bash", args: { command } });
+  const advice = "name literal paths below /tmp, or ask the user to run it";
+  const blocked = (path: string) =>
+    `Tool call blocked by extension: rm -r of "${path}": ${advice}`;
+  const denied = (command: string) => "Tool call blocked by extension: Tool call confirmation " +
+    `denied: rm -r, not plainly below /tmp: "${command}"`;
+  /** A directory with something in it. */
+  const marker = (path: string): string => {
+    mkdirSync(path, { recursive: true });
+    writeFileSync(join(path, "file"), "x");
+    return path;
+  };
+
+  test("lets rm run below /tmp, blocks it elsewhere, and without a screen denies the rest", () =>
+    use(startChat(linked), async (chat) => {
+      const below = marker(mkdtempSync("/tmp/synaps-test-"));
+      await chat.call(bash(`rm -rf ${below}`));
+      assert.ok(!existsSync(below));
+      const outside = marker(join(chat.home, "marker"));
+      assert.equal(await chat.call(bash(`rm -rf ${outside}`)), blocked(outside));
+      const asked = `cd ${chat.home} && rm -rf marker`;
+      assert.equal(await chat.call(bash(asked)), denied(asked));
+      assert.ok(existsSync(join(outside, "file")));
+      assert.equal(await chat.call(bash("echo hi")), "hi\n");
+    }));
+
+  test("reads what shell_start and shell_send are given, as they take it", () =>
+    use(startChat(linked), async (chat) => {
+      const outside = marker(join(chat.home, "marker"));
+      const command = `rm -rf ${outside}`;
+      const start = (command: string) => chat.call({ tool: "shell_start", args: { command } });
+      assert.equal(await start(command), blocked(outside));
+      await start("bash");
+      await until(() => "a session", () => chat.said().includes("[Session "));
+      const [, session_id] = /\[Session (\S+) /.exec(chat.said()) ?? [];
+      const type = (input: string) => chat.call({ tool: "shell_send", args: { session_id, input } });
+      for (const input of [`${command}\n`, `${command}\\n`, `rm\\x20-rf\\x20${outside}\\r`]) {
+        assert.equal(await type(input), blocked(outside));
+      }
+      assert.ok(existsSync(join(outside, "file")));
+      assert.match(await type("echo $((40 + 2))\\n"), /\b42\b/);
+    }));
+
+  test("is not asked about what a subagent does (SynapsCLI 0.11.1)", () =>
+    use(startChat(linked), async (chat) => {
+      const outside = marker(join(chat.home, "marker"));
+      const args = { system_prompt: SUBAGENT, task: "go" };
+      await chat.call({ tool: "subagent", args }, bash(`rm -rf ${outside}`));
+      assert.ok(!existsSync(outside));
+    }));
+
+  const noScreen = spawnSync("tmux", ["-V"]).status !== 0 && "needs tmux";
+  const isAsked = (shown: string) => shown.includes("Confirm tool call");
+
+  test("asks on the screen, and does as the user says", () =>
+    use(startScreen(linked), async ({ home, shown, press, call, result }) => {
+      const outside = marker(join(home, "marker"));
+      const command = `cd ${home} && rm -rf marker`;
+      for (const key of ["n", "y"]) {
+        const told = result();
+        await call(bash(command));
+        await until(() => `the question: ${shown()}`, () => isAsked(shown()));
+        console.log(shown());
+        await press(key, "no question", () => !isAsked(shown()));
+        const text = await told;
+        if (key === "n") assert.equal(text, denied(command));
+        assert.equal(existsSync(outside), key === "n");
+      }
+    }), noScreen);
+
+  test("is there while a tool hangs that the user has given up", () => {
+    const hangs = edited(["hello-ext.ts", "await tool.call(members(input))",
+      "await new Promise<string>(() => log(`at work`))"]);
+    return use(startScreen(hangs), async ({ home, shown, press, call, result, logged, log }) => {
+      const outside = marker(join(home, "marker"));
+      await call(ada);
+      await logged("at work");
+      await press("Escape", "an aborted call", () => shown().includes("aborted"));
+      const told = result();
+      await call(bash(`rm -rf ${outside}`));
+      assert.equal(await told, blocked(outside));
+      assert.ok(existsSync(outside));
+      assert.ok(!log().includes("timed out"));
+    });
+  }, noScreen);
+});
+
+// ---- The plugin, from here on any -----------------------------------------------------------------
+
+for (const [how, install] of [["linked", linked], ["copied", copied]] as const) {
   describe(`the plugin, ${how} as the README says`, () => {
     let chat: Chat;
     before(async () => (chat = await startChat(install)));
@@ -183,90 +346,36 @@ for (const [how, install] of [
     test("is loaded", () => chat.logged(loaded));
 
     test("gives the model what its tool says, no JSON", async () => {
-      assert.equal(await chat.call(hello({ name: "Ada" })), "Hello, Ada!");
+      assert.equal(await chat.call(ada), greeting);
     });
 
-    test("offers the model its tool", () => {
-      const properties = { name: { type: "string" } };
-      assert.deepEqual(chat.offered(`${plugin}_hello`), {
-        name: `${plugin}_hello`,
-        description: "Greet someone by name",
-        parameters: { type: "object", properties, required: ["name"] },
-      });
+    test("offers the model its tool, as it told SynapsCLI", () => {
+      const { name, description, parameters } = chat.offered(tool) ?? {};
+      assert.equal(name, tool);
+      assert.ok(description);
+      assert.equal(Object(parameters).type, "object");
     });
 
     test("tells the model what was wrong with an input, and serves on", async () => {
-      const result = await chat.call(hello({ name: 42 }));
-      assert.match(result, /Extension error: name is number, not a string$/);
-      assert.equal(await chat.call(hello({})), "Hello, world!");
-    });
-
-    const refused = /^Tool call blocked by extension: rm -r of "[^"]*", which is no literal path/;
-    test("blocks rm -rf outside /tmp, through each tool that runs it", async () => {
-      const outside = marker(join(chat.home, "marker"));
-      const command = `rm -rf ${outside}`;
-      assert.match(await chat.call(bash(command)), refused);
-      assert.match(await chat.call({ tool: "shell_start", args: { command } }), refused);
-      await chat.call({ tool: "shell_start", args: { command: "bash" } });
-      await until(() => "a session", () => chat.said().includes("[Session "));
-      const [, session_id] = /\[Session (\S+) /.exec(chat.said()) ?? [];
-      for (const input of [`${command}\n`, `${command}\\n`, `rm\\x20-rf\\x20${outside}\\r`]) {
-        assert.match(await chat.call({ tool: "shell_send", args: { session_id, input } }), refused);
-      }
-      assert.ok(existsSync(join(outside, "file")));
-      const input = "echo $((40 + 2))\\n";
-      assert.match(await chat.call({ tool: "shell_send", args: { session_id, input } }), /\b42\b/);
-    });
-
-    test("lets rm -rf below /tmp run, and any harmless command", async () => {
-      const below = marker(mkdtempSync("/tmp/synaps-test-"));
-      await chat.call(bash(`rm -rf ${below}`));
-      assert.ok(!existsSync(below));
-      assert.equal(await chat.call(bash("echo hi")), "hi\n");
-    });
-
-    test("is not asked about what a subagent does (SynapsCLI 0.11.1)", async () => {
-      const outside = marker(join(chat.home, "marker"));
-      const args = { system_prompt: SUBAGENT, task: "go" };
-      await chat.call({ tool: "subagent", args }, bash(`rm -rf ${outside}`));
-      assert.ok(!existsSync(outside));
+      assert.match(await chat.call(wrong), complaint);
+      assert.equal(await chat.call(ada), greeting);
     });
 
     test("is gone after /quit", () => chat.quit());
 
     test("was never restarted, and has nothing to warn of", async () => {
       const lines = chat.log().split("\n"); // whole, after a normal end
-      const traces = lines.filter((line) => line.includes("Extension hook trace"));
-      assert.ok(traces.length > 0);
-      assert.deepEqual(traces.filter((line) => !line.endsWith(" restart_count=0")), []);
-      const bad = /\b(?:WARN|ERROR)\b/;
+      const bad = /\b(?:WARN|ERROR)\b|restart_count=[^0]/;
       assert.deepEqual(lines.filter((line) => bad.test(line) && line.includes(plugin)), []);
     });
   });
 }
 
-// ---- Other ways to live and die -----------------------------------------------------------------
-
 describe("the plugin", () => {
-  async function withChat(install: Install, use: (chat: Chat) => Promise<void>): Promise<void> {
-    const chat = await startChat(install);
-    try {
-      await use(chat);
-    } finally {
-      await chat.stop();
-    }
-  }
-  /** As a clone is: without what npm installs. */
-  const bare: Install = (folder) => cpSync(root, folder, {
-    recursive: true, filter: (path) => !["node_modules", ".git"].includes(basename(path)),
-  });
-
-  test("is gone after SynapsCLI is killed", async () => {
-    await withChat(byReadme(commands), async (chat) => {
-      assert.equal(await chat.call(hello({ name: "Ada" })), "Hello, Ada!");
-      await chat.kill();
-    });
-  });
+  test("is gone after SynapsCLI is killed", () => use(startChat(linked), async (chat) => {
+    assert.equal(await chat.call(ada), greeting);
+    await chat.kill();
+  }));
 
   const setUp: Install = (folder, home) => {
     bare(folder, home);
@@ -274,37 +383,32 @@ describe("the plugin", () => {
     const env = { PATH, HOME, USER, SHELL, SYNAPS_PLUGIN_DIR: folder };
     run(["bash", join(folder, manifest.setup)], env, folder, 600_000); // its time in the runtime
   };
-  test("is set up in a bare clone, as after an install from git", async () => {
-    await withChat(setUp, async (chat) => {
-      assert.equal(await chat.call(hello({ name: "Ada" })), "Hello, Ada!");
+  test("is set up in a bare clone, as after an install from git", () =>
+    use(startChat(setUp), async (chat) => {
+      assert.equal(await chat.call(ada), greeting);
       await chat.logged(loaded);
-    });
-  });
-
-  const asGuide: Install = (folder, home) => {
-    bare(folder, home);
-    const permissions = ["tools.register", "hooks.before_tool_call"];
-    writeFileSync(join(folder, ".synaps-plugin/plugin.json"), JSON.stringify({
-      name: plugin, version: "0.1.0", description: "Hello-world extension",
-      extension: { entry_point: "python3 main.py", extension_protocol_version: 1, permissions },
     }));
-  };
-  test("is refused with the guide's own manifest (SynapsCLI 0.11.1)", async () => {
-    await withChat(asGuide, async (chat) => {
-      assert.match(await chat.call(hello({ name: "Ada" })), /Unknown tool/);
-      assert.equal(chat.offered(`${plugin}_hello`), undefined);
-      await chat.logged("missing field `runtime`");
-    });
-  });
+
+  const injects = edited(
+    ["hello-ext.ts", /(?<=const hooks = new Map<string, Handler>\(\[)/,
+      '["before_message", () => ({ action: "inject", content: "In verse." })], '],
+    [".synaps-plugin/plugin.json", /(?<="hooks": \[)/, '{ "hook": "before_message" }, '],
+    [".synaps-plugin/plugin.json", /(?<="permissions": \[)/, '"privacy.llm_content", '],
+  );
+  test("injects into the first request of a turn, not after a tool's result", () =>
+    use(startChat(injects), async (chat) => {
+      assert.equal(await chat.call(ada), greeting);
+      const has = chat.sent.map((body) => JSON.stringify(body).includes("In verse."));
+      assert.deepEqual(has, [true, false]);
+    }));
 
   test("is reloaded by the daemon", async () => {
-    const { base, env, logged, remove } = freshHome(byReadme(commands));
+    const { base, env, logged, remove } = freshHome(linked);
     const daemon = spawn("synaps", ["daemon"], { env, stdio: "ignore" });
     const closed = once(daemon, "close");
     try {
       await until(() => "the daemon", () => existsSync(join(base, "run/daemon.sock")));
-      const said = run(["synaps", "daemon", "reload-extension", plugin], env);
-      assert.equal(said, `reloaded ${plugin}; 1 tool: ${plugin}:hello\n`);
+      assert.match(run(["synaps", "daemon", "reload-extension", plugin], env), /^reloaded /);
       await logged(loaded, 2);
     } finally {
       daemon.kill();
