@@ -197,7 +197,7 @@ async function startScreen(install: Install) {
     model.close();
     remove();
   };
-  await logged(loaded);
+  await until(() => `the prompt: ${shown()}`, () => shown().includes("enter send"));
   return { home, log, logged, shown, press, call, result: model.result, stop };
 }
 
@@ -302,19 +302,20 @@ describe("the guard", () => {
   const noScreen = spawnSync("tmux", ["-V"]).status !== 0 && "needs tmux";
   const isAsked = (shown: string) => shown.includes("Confirm tool call");
 
-  test("asks on the screen, and does as the user says", () =>
+  test("asks on the screen as the README shows, and does as the user says", () =>
     use(startScreen(linked), async ({ home, shown, press, call, result }) => {
-      const outside = marker(join(home, "marker"));
-      const command = `cd ${home} && rm -rf marker`;
+      const folder = marker(join(home, "node_modules"));
+      const [, question = ""] = /```\n([^`]*)```/.exec(readme) ?? [];
+      const lines = question.split("\n").filter((line) => line !== "");
       for (const key of ["n", "y"]) {
         const told = result();
-        await call(bash(command));
-        await until(() => `the question: ${shown()}`, () => isAsked(shown()));
-        console.log(shown());
+        await call(bash("rm -rf node_modules"));
+        await until(() => `${question} in ${shown()}`, () =>
+          isAsked(shown()) && lines.every((line) => shown().includes(line)));
         await press(key, "no question", () => !isAsked(shown()));
         const text = await told;
-        if (key === "n") assert.equal(text, denied(command));
-        assert.equal(existsSync(outside), key === "n");
+        if (key === "n") assert.equal(text, denied("rm -rf node_modules"));
+        assert.equal(existsSync(folder), key === "n");
       }
     }), noScreen);
 
