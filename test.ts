@@ -1,15 +1,12 @@
 // Drives the extension over pipes as SynapsCLI does: with the command of plugin.json, the runtime's
 // environment and its working directory. The framing is written here once more, to test it.
-//
-// In a copy, make yours what comes first: "Step 8" and "The tool hello". "The guard" goes out in
+// In a copy, make yours what comes first, "Step 8" and "The tool hello"; "The guard" goes out in
 // one piece. All that follows holds for any extension.
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
-import {
-  cpSync, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync,
-} from "node:fs";
+import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, describe, it } from "node:test";
@@ -19,7 +16,7 @@ import { fileURLToPath } from "node:url";
 // ---- Harness ------------------------------------------------------------------------------------
 
 const root = fileURLToPath(new URL(".", import.meta.url));
-const read = (file: string) => readFileSync(join(root, file), "utf8");
+const read = (file: string) => fs.readFileSync(join(root, file), "utf8");
 const { extension: manifest, ...plugin } = JSON.parse(read(".synaps-plugin/plugin.json"));
 const main = "hello-ext.ts";
 const limit = { timeout: 120_000 }; // of a section: a hang fails, whatever hangs
@@ -28,7 +25,7 @@ const limit = { timeout: 120_000 }; // of a section: a hang fails, whatever hang
 // command, in which `node` is the Node that runs the tests.
 const launcher = process.env.LAUNCHER?.split(" ");
 const command = launcher ?? [process.execPath, ...manifest.args];
-const [program = ""] = command;
+const [program = "", ...args] = command;
 if (launcher) console.log(`The extension is started by ${command.join(" ")}`);
 const isNode = program.endsWith("node");
 const isDeno = program.endsWith("deno"); // it does not end by itself while its stdin is open
@@ -57,12 +54,12 @@ async function* unframed(stream: AsyncIterable<Buffer>): AsyncGenerator<Message>
 
 /** A new folder; it is removed with its owner. */
 function temporary(owner: Owner): string {
-  const folder = mkdtempSync(join(tmpdir(), "extension-"));
-  owner.after(() => rmSync(folder, { recursive: true, force: true }));
+  const folder = fs.mkdtempSync(join(tmpdir(), "extension-"));
+  owner.after(() => fs.rmSync(folder, { recursive: true, force: true }));
   return folder;
 }
 
-/** What the runtime passes on of its environment, with a home of its own: a tool may store there. */
+/** What the runtime passes on of its environment; a home of its own, for what a tool may store. */
 function environment(owner: Owner) {
   const { PATH, LANG, TERM, XDG_RUNTIME_DIR } = process.env;
   return { PATH, LANG, TERM, XDG_RUNTIME_DIR, HOME: temporary(owner) };
@@ -70,7 +67,7 @@ function environment(owner: Owner) {
 
 /** Starts the extension in a folder; its owner's end kills it if it still runs then. */
 function start(owner: Owner, cwd = root) {
-  const child = spawn(program, command.slice(1), { cwd, env: environment(owner) });
+  const child = spawn(program, args, { cwd, env: environment(owner) });
   const closed = once(child, "close");
   const replies = unframed(child.stdout);
   let stderr = "";
@@ -79,18 +76,14 @@ function start(owner: Owner, cwd = root) {
   owner.after(() => child.kill("SIGKILL"));
 
   /** Writes messages in one chunk; a string goes as it is. */
-  const send = (...messages: unknown[]) => {
+  const send = (...messages: unknown[]) =>
     child.stdin.write(messages.map((m) => (typeof m === "string" ? m : framed(m))).join(""));
-  };
   /** The next reply. Rejects when the extension has ended; a hang ends with the section's time. */
   const receive = async (): Promise<Message> => {
     const { done, value } = await replies.next();
     return done ? assert.fail(`the extension has ended: ${stderr}`) : value;
   };
-  const ask = (message: unknown) => {
-    send(message);
-    return receive();
-  };
+  const ask = (message: unknown) => (send(message), receive());
   /** Waits until it has ended by itself; gives its exit code, stderr and last replies. */
   const ended = async () => {
     if (isDeno) child.stdin.end();
@@ -99,11 +92,7 @@ function start(owner: Owner, cwd = root) {
     const [code, signal] = await closed;
     return { code, signal, stderr, replies: rest };
   };
-  /** Ends its input first. */
-  const end = () => {
-    child.stdin.end();
-    return ended();
-  };
+  const end = () => (child.stdin.end(), ended()); // ends its input first
   return { child, closed, send, receive, ask, ended, end, said: () => stderr };
 }
 
@@ -111,7 +100,7 @@ function start(owner: Owner, cwd = root) {
 function copy(owner: Owner, name = "copy"): string {
   const folder = join(temporary(owner), name);
   const filter = (path: string) => !/[\\/](?:node_modules|\.git)$/.test(path);
-  cpSync(root, folder, { recursive: true, filter });
+  fs.cpSync(root, folder, { recursive: true, filter });
   return folder;
 }
 
@@ -119,10 +108,10 @@ function copy(owner: Owner, name = "copy"): string {
 function variant(owner: Owner, from: string, to: string): string {
   const folder = copy(owner);
   const packages = join(root, "node_modules");
-  if (existsSync(packages)) symlinkSync(packages, join(folder, "node_modules"));
+  if (fs.existsSync(packages)) fs.symlinkSync(packages, join(folder, "node_modules"));
   const [head, tail, ...more] = read(main).split(from);
   assert(tail !== undefined && more.length === 0, `${from} has to be in ${main} once`);
-  writeFileSync(join(folder, main), head + to + tail);
+  fs.writeFileSync(join(folder, main), head + to + tail);
   return folder;
 }
 
@@ -144,19 +133,19 @@ const event = (tool_name: unknown, tool_input: unknown, kind = "before_tool_call
 const guide = (context: unknown, hook = "before_tool_call") => ({ hook, context });
 
 const request = (method: string, params?: unknown) => ({ jsonrpc: "2.0", id: 1, method, params });
-const call = (name: unknown, input: unknown) =>
-  request("tool.call", { name, input, session_id: null });
+const call = (name: unknown, input: unknown) => request("tool.call", { name, input });
 const hook = (params: unknown) => request("hook.handle", params);
 const response = (result: unknown) => ({ jsonrpc: "2.0", id: 1, result });
-const failure = (code: number, message: string) => ({ jsonrpc: "2.0", id: 1, error: { code, message } });
+const failure = (code: number, message: string) =>
+  ({ jsonrpc: "2.0", id: 1, error: { code, message } });
 /** The result of a tool call: the runtime reads content, the guide output. */
 const told = (text: string) => ({ content: text, output: text });
 const goOn = { action: "continue" };
 const ls = { command: "ls -la" };
 
 // ---- Step 8 -------------------------------------------------------------------------------------
-// The conversation of "Step 8 — Test it without the runtime" in docs/extensions/tutorial.md of
-// SynapsCLI, and the same as version 0.11.1 holds it.
+// The conversation of "Step 8 — Test it without the runtime" in SynapsCLI's own tutorial,
+// docs/extensions/tutorial.md. The README has the one that SynapsCLI 0.11 really holds.
 
 const info = {
   name: plugin.name,
@@ -167,9 +156,7 @@ const info = {
       name: "hello",
       description: "Greet someone by name",
       input_schema: {
-        type: "object",
-        properties: { name: { type: "string" } },
-        required: ["name"],
+        type: "object", properties: { name: { type: "string" } }, required: ["name"],
       },
     }],
     hooks: [{ name: "before_tool_call" }],
@@ -177,138 +164,95 @@ const info = {
 };
 const ada = { name: "hello", input: { name: "Ada" } };
 const rm = { command: "rm -rf /home/me" };
-const blocked = {
-  action: "block",
-  reason: 'rm -r of "/home/me": name literal paths below /tmp, or ask the user to run it',
-};
+const advice = "name literal paths below /tmp, or ask the user to run it";
+const blocked = { action: "block", reason: `rm -r of "/home/me": ${advice}` };
 
-/** Starts a conversation: steps, each a request and its result, and the lines it left on stderr. */
-function conversation() {
+describe("Step 8", limit, () => {
   const { ask, ended } = start({ after });
   const step = (method: string, params: unknown, result: unknown) => async () =>
     assert.deepEqual(await ask(request(method, params)), response(result));
-  const ends = (...said: string[]) => async () =>
-    assert.deepEqual(await ended(), { code: 0, signal: null, stderr: logged(...said), replies: [] });
-  return { step, ends };
-}
-
-describe("Step 8 in the words of the guide", limit, () => {
-  const { step, ends } = conversation();
   it("answers initialize", step("initialize", {}, info));
   it("greets", step("tool.call", ada, told("Hello, Ada!")));
   it("lets ls run", step("hook.handle", guide({ tool_name: "bash", tool_input: ls }), {}));
   it("blocks rm", step("hook.handle", guide({ tool_name: "bash", tool_input: rm }), blocked));
   it("bears an unknown method", step("no.such.method", {}, {}));
   it("answers shutdown", step("shutdown", {}, {}));
-  it("ends by itself", ends(unknown));
-});
-
-describe("Step 8 as SynapsCLI 0.11 holds it", limit, () => {
-  const { step, ends } = conversation();
-  it("answers initialize", step("initialize", {
-    synaps_version: "0.11.1", extension_protocol_version: 1, plugin_id: plugin.name,
-    plugin_root: root, config: {},
-  }, info));
-  it("has no info", step("info.get", null, {}));
-  it("greets", step("tool.call", { ...ada, session_id: null }, told("Hello, Ada!")));
-  it("lets ls run", step("hook.handle", event("bash", ls), goOn));
-  it("blocks rm", step("hook.handle", event("bash", rm), blocked));
-  it("answers shutdown", step("shutdown", null, {}));
-  it("ends by itself", ends('unknown method "info.get"'));
+  it("ends by itself, with a line for each thing that is worth one", async () => {
+    const stderr = logged(unknown);
+    assert.deepEqual(await ended(), { code: 0, signal: null, stderr, replies: [] });
+  });
 });
 
 // ---- The tool hello -----------------------------------------------------------------------------
 
 describe("the tool hello", limit, () => {
-  it("greets by any name that is a string, and the world without one", async (t) => {
-    const { ask } = start(t);
-    for (const [input, text] of [
-      [{ name: "Ada", more: 1 }, "Hello, Ada!"],
-      [{ name: "Zoë 👋 漢" }, "Hello, Zoë 👋 漢!"],
-      [{ name: "" }, "Hello, !"],
-      [{ name: null }, "Hello, world!"],
-      [{}, "Hello, world!"],
-    ] as const) {
-      assert.deepEqual(await ask(call("hello", input)), response(told(text)));
-    }
-  });
-
-  it("says what is wrong with any other name", async (t) => {
+  it("greets by a name, the world without one, and refuses what is no string", async (t) => {
     const { ask, end } = start(t);
-    for (const [name, type] of [[42, "number"], [["a"], "object"], [{ toString: "x" }, "object"]]) {
-      const message = `name is ${type}, not a string`;
-      assert.deepEqual(await ask(call("hello", { name })), failure(-32602, message));
+    const greet = (name?: unknown) => ask(call("hello", { name }));
+    for (const name of ["Ada", "Zoë 👋 漢", ""]) {
+      assert.deepEqual(await greet(name), response(told(`Hello, ${name}!`)));
+    }
+    for (const none of [null, undefined]) {
+      assert.deepEqual(await greet(none), response(told("Hello, world!")));
+    }
+    for (const [wrong, type] of [[42, "number"], [["a"], "object"], [{ toString: 1 }, "object"]]) {
+      assert.deepEqual(await greet(wrong), failure(-32602, `name is ${type}, not a string`));
     }
     assert.equal((await end()).stderr, "");
   });
 });
 
 // ---- The guard ----------------------------------------------------------------------------------
-// Shell text, each with the answer of the hook. A command that is asked about could run elsewhere.
 
 describe("the guard", limit, () => {
-  for (const [answer, tool, about, texts] of [
-    ["continue", "bash", "text without a recursive rm", [
-      "ls -la", "", " ", "rm x", "rm -f x", "rm --force x", 'rm "$f"', "rm x | sort -r", "rm x & ls -R",
+  for (const [answer, tool, about, ...texts] of [
+    ["continue", "bash", "text without a recursive rm, but git's",
+      "ls -la", "", "rm x", "rm -f x", "rm --force x", 'rm "$f"', "rm x | sort -r", "rm x & ls -R",
       "rm a && cp -r b c", "rm a\nls -R", "rm my-draft.md pre-r", "rmdir -r x", "./storm -rf /x",
-      "alarm -r x", "docker run --rm -r x", "npm run rm-dist", "find . -exec rm {} + -print",
-      'for f in *; do rm "$f"; done', "cp -r rm x", 'bash -c "$CMD"', "echo 'open quote",
-    ]],
-    ["continue", "bash", "git's rm", [
+      "docker run --rm -r x", "npm run rm-dist", "find . -exec rm {} + -print", "cp -r rm x",
+      'for f in *; do rm "$f"; done', 'bash -c "$CMD"', "echo 'open quote",
       "git rm -r x", "cd x && git rm -rf y", "git ls-files -z | xargs -0 git rm -r --cached",
-      "sudo git rm -r x", "for f in a; do git rm -r $f; done", "(git rm -r x)",
-    ]],
-    ["continue", "bash", "plain text that names literal paths below /tmp", [
+      "sudo git rm -r x", "for f in a; do git rm -r $f; done", "(git rm -r x)"],
+    ["continue", "bash", "plain text that names literal paths below /tmp",
       "rm -rf /tmp/a", "rm -r //tmp///a", "rm -rf /tmp/./a/", "rm -rf /tmp/a/../b", "rm /tmp/a -fR",
       "rm -rf /tmp/../tmp/a", "rm -rf -- /tmp/a", "rm -rf /tmp/... /tmp/..a /tmp/b,c /tmp/ü",
       "/bin/rm -r /tmp/a", "rm --recursive /tmp/a &>log", "rm -rf /tmp/a 2>/dev/null || true",
-      "rm -r /tmp/a > log 2>&1; ls", "mkdir -p /tmp/a && rm -rf /tmp/a&&ls", "rm -rf /tmp/2>x",
-    ]],
-    ["block", "bash", "plain text that names a path elsewhere", [
+      "rm -r /tmp/a > log 2>&1; ls", "mkdir -p /tmp/a && rm -rf /tmp/a&&ls", "rm -rf /tmp/2>x"],
+    ["block", "bash", "plain text that names a path elsewhere",
       "rm -rf /", "rm -rf /tmp", "rm -rf /tmp/.", "rm -rf /tmp/a/..", "rm -rf /tmp/../home",
       "rm -rf /tmpfoo", "rm -r -f /var/tmp/x", "rm /home/a -rf", "/bin/rm -r /a", "rm -rf build /a",
       "rm -rf /tmp/ok /etc 2>/dev/null", "echo ok\nrm -rf /a", "true&rm -rf /a; y", "rm -rf -- /a",
-      "rm 2>&1 -rf /a", "rm >|log -rf /a", `rm -rf /tmp/${"a/".repeat(2048)}`,
-    ]],
-    ["confirm", "bash", "paths that are neither", [
-      "rm -rf", "rm -rf build", "rm -rf ./build /tmp/x", "cd /tmp/w && rm -rf build", "rm -rf ~/old",
-      'rm -rf "$HOME"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]", "rm -rf /tmp/{a,../b}",
+      "rm 2>&1 -rf /a", "rm >|log -rf /a", `rm -rf /tmp/${"a/".repeat(2048)}`],
+    ["confirm", "bash", "a path that is neither",
+      "rm -rf", "rm -rf build", "rm -rf ./b /tmp/x", "cd /tmp/w && rm -rf build", "rm -rf ~/old",
+      'rm -rf "$HOME"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]", "rm -rf /tmp/{a,b}",
       "rm -rf '/tmp/a b'", "rm -rf /tmp/a`x`", "rm -rf /tmp/a # b", "rm -r -- -x", "rm -r /tmp/a -",
-      "rm -rf /tmp/a !x", "rm -rf /tmp/a\u00a0/b", "X=1 rm -rf /tmp/a", "./rm -rf /tmp/a",
-    ]],
-    ["confirm", "bash", "every spelling", [
+      "rm -rf /tmp/a !x", "rm -rf /tmp/a\u00a0/b", "X=1 rm -rf /tmp/a", "./rm -rf /tmp/a"],
+    ["confirm", "bash", "every spelling",
       "r'm' -r x", "\\rm -r x", "r\\m -r x", 'rm -"r"f x', "rm '-r' x", "$'rm' -r x", "rm \\\n-r x",
       "r\\\nm -r x", "rm$IFS-r$IFS/x", "rm${IFS%?}-r x", "{rm,-r,x}", "rm\t-r\tx", "rm -vfR x",
-      "rm x -r", "rm --rec x", "rm$x -r y", "rm >log -r x", "/bin/rm -r x",
-    ]],
-    ["confirm", "bash", "whatever stands around it", [
+      "rm x -r", "rm --rec x", "rm$x -r y", "rm >log -r x", "/bin/rm -r x"],
+    ["confirm", "bash", "whatever stands around it, or in between",
       "sudo rm -rf /a", "sudo -u git rm -rf /a", "docker exec git rm -rf /a", "flock l rm -r /a",
-      "bash -c 'rm -rf /a'", 'sh -c "cd x; rm -r y"', "trap 'rm -r \"$d\"' EXIT", "ls | xargs rm -rf",
-      "find . -exec rm -rf {} +", "echo $(rm -r y)", "echo `rm -r y`", "cat <(rm -r y)", "(rm -r y)",
-      "bash <<< 'rm -r y'", "cat <<E | sh\nrm -r y\nE", "f() { rm -r y; }", "if x; then rm -r y; fi",
+      "bash -c 'rm -rf /a'", 'sh -c "cd x; rm -r y"', "trap 'rm -r \"$d\"' EXIT", "xargs rm -rf",
+      "find . -exec rm -rf {} +", "x $(rm -r y)", "x `rm -r y`", "cat <(rm -r y)", "(rm -r y)",
+      "bash <<< 'rm -r y'", "sh <<E\nrm -r y\nE", "f() { rm -r y; }", "if x; then rm -r y; fi",
       "! rm -r /a", "ls # rm -r y", 'git commit -m "no rm -rf"', "printf 'cd x\\nrm\\t-r y' | sh",
-    ]],
-    ["confirm", "bash", "an rm whose -r stands behind a separator that is the shell's no longer", [
       "rm 'a;b' -rf", 'rm "a|b" -r', "rm a\\;b -r", 'rm "$(cd x; pwd)" -r', "rm $(ls | head) -r",
-      "rm `a;b` -r", "bash -c \"rm 'a;b' -r\"",
-    ]],
-    ["block", "shell_send", "keystrokes, with the escapes that are decoded before they are typed", [
+      "rm `a;b` -r", "bash -c \"rm 'a;b' -r\""],
+    ["block", "shell_send", "keystrokes, with the escapes that are decoded before they are typed",
       "rm -rf /a\n", "rm -rf /a\r", "ls\\nrm -r /a\\r", "rm\\x20-r\\x20/a\\n", "rm\\t-r /a\n",
-      "r\\x1bm -r /a", "\\x03rm -r /a", "r\\xffm -r /a", "\\x72m -r /a",
-    ]],
-    ["continue", "shell_send", "other keystrokes", [
-      "ls\n", "it's", "rm y\n", "rm\\x20-r\\x20/tmp/a\\n", "rm -r /tmp/a\r", "\\x03", "y", "",
-    ]],
-    ["confirm", "shell_send", "keystrokes with a backslash in what is typed", [
-      "rm -r /tmp/a\\\\n/../../home\n", "\\\\rm -r /tmp/a", "rm -r /tmp/a\\x5cn/../../home\n",
-    ]],
-    ["block", "shell_start", "a program, started without a shell", [
-      "rm -r /a", "rm\n-r\n/a", "rm\u0085-r\u0085/a", "rm ; -r /a", "rm -r /tmp/a;/../../home",
-    ]],
-    ["confirm", "shell_start", "what a shell would read otherwise", ["rm -r /tmp/a # b", "nohup rm -r y"]],
-    ["continue", "shell_start", "other programs", ["bash -l", "rm -r /tmp/a", "ssh me@host"]],
-    ["continue", "write", "any text in another tool", ["rm -rf y", "rm -rf /"]],
-  ] as const) {
+      "r\\x1bm -r /a", "\\x03rm -r /a", "r\\xffm -r /a", "\\x72m -r /a"],
+    ["continue", "shell_send", "other keystrokes",
+      "ls\n", "it's", "rm y\n", "rm\\x20-r\\x20/tmp/a\\n", "rm -r /tmp/a\r", "\\x03", "y", ""],
+    ["confirm", "shell_send", "keystrokes with a backslash in what is typed",
+      "rm -r /tmp/a\\\\n/../../home\n", "\\\\rm -r /tmp/a", "rm -r /tmp/a\\x5cn/../../home\n"],
+    ["block", "shell_start", "a program, started without a shell",
+      "rm -r /a", "rm\n-r\n/a", "rm\u0085-r\u0085/a", "rm ; -r /a", "rm -r /tmp/a;/../../home"],
+    ["confirm", "shell_start", "what is no plain rm there", "rm -r /tmp/a # b", "nohup rm -r y"],
+    ["continue", "shell_start", "other programs", "bash -l", "rm -r /tmp/a", "ssh me@host"],
+    ["continue", "write", "any text in another tool", "rm -rf y", "rm -rf /"],
+  ]) {
     it(`${tool}: ${answer}, ${about}`, async (t) => {
       const { send, end } = start(t);
       const field = tool === "shell_send" ? "input" : "command";
@@ -319,36 +263,29 @@ describe("the guard", limit, () => {
     });
   }
 
-  it("reads the field that goes with the tool, in each that plugin.json subscribes to", async (t) => {
+  it("reads the field of each tool that plugin.json subscribes to, and no other", async (t) => {
     const { ask } = start(t);
-    for (const [tool, input, action] of [
-      ["bash", { input: "rm -r y" }, "continue"],
-      ["shell_send", { command: "rm -r y" }, "continue"],
-      ["constructor", { command: "rm -r y" }, "continue"],
-      ["bash", {}, "continue"],
-      ["bash", null, "continue"],
-      ["bash", { command: null }, "continue"],
-      ["bash", { command: 42 }, "block"],
-      ["bash", { command: { toString: 1 } }, "block"],
-      ["shell_start", { command: ["rm", "-r", "y"] }, "block"],
-      ["shell_send", { input: {} }, "block"],
-    ] as const) {
-      const { result } = await ask(hook(event(tool, input)));
-      assert.equal(members(result).action, action, `${tool} ${JSON.stringify(input)}`);
-    }
+    const fields = { bash: "command", shell_start: "command", shell_send: "input" };
     const tools = manifest.hooks.map(({ tool }: { tool?: string }) => tool);
-    assert.deepEqual(tools, ["bash", "shell_start", "shell_send"]);
+    assert.deepEqual(tools, Object.keys(fields));
+    for (const [tool, field] of [...Object.entries(fields), ["constructor", "command"]]) {
+      const wrong = tool === "constructor" ? "continue" : "block";
+      for (const [input, answer] of [
+        [null, "continue"], [{}, "continue"], [{ text: "rm -r y" }, "continue"],
+        ...[null, 42, ["rm"], { toString: 1 }].map((it) => [{ [`${field}`]: it }, it ? wrong : "continue"]),
+      ]) {
+        const { result } = await ask(hook(event(tool, input)));
+        assert.deepEqual([tool, input, members(result).action], [tool, input, answer]);
+      }
+    }
   });
 
   it("asks in the guide's words too, and shows the command, cut between characters", async (t) => {
     const { ask } = start(t);
-    const long = "rm -r 👋".padEnd(300, "👋");
-    for (const [command, shown] of [
-      ["rm -rf build", '"rm -rf build"'],
-      [long, JSON.stringify([...long].slice(0, 200).join(""))],
-    ]) {
-      const message = `rm -r, not plainly below /tmp: ${shown}`;
+    for (const command of ["rm -rf build", "rm -r 👋".padEnd(300, "👋")]) {
       const { result } = await ask(hook(guide({ tool_input: { command } })));
+      const shown = JSON.stringify([...command].slice(0, 200).join(""));
+      const message = `rm -r, not plainly below /tmp: ${shown}`;
       assert.deepEqual(result, { action: "confirm", message });
     }
   });
@@ -365,8 +302,7 @@ describe("the guard", limit, () => {
         await ask(hook(event("bash", { command })));
         return performance.now() - since;
       };
-      await time(2 ** 15); // warms up
-      const [one, eight] = [await time(2 ** 16), await time(2 ** 19)];
+      const [, one = 0, eight = 0] = [await time(2 ** 15), await time(2 ** 16), await time(2 ** 19)];
       // Eight times the text, and some noise. Quadratic time would be 64 times as long.
       assert.ok(eight < 24 * one + 500, `${JSON.stringify(unit)}: ${one} ms, then ${eight} ms`);
     }
@@ -388,22 +324,6 @@ describe("framing", limit, () => {
     );
   });
 
-  it("counts bytes, not characters", async (t) => {
-    const { ask } = start(t);
-    for (const id of ["Zoë", "漢字", "👋", "\u2028"]) {
-      assert.deepEqual(await ask({ ...probe, id }), { ...probed, id });
-    }
-  });
-
-  it("reads a message that comes byte by byte", async (t) => {
-    const { child, receive } = start(t);
-    for (const byte of Buffer.from(framed({ ...probe, id: "Zoë 👋" }) + framed(probe))) {
-      await new Promise((resolve) => child.stdin.write(Buffer.of(byte), resolve));
-    }
-    assert.deepEqual(await receive(), { ...probed, id: "Zoë 👋" });
-    assert.deepEqual(await receive(), probed);
-  });
-
   it("reads a message in two chunks, wherever it is cut", async (t) => {
     const { child, receive } = start(t);
     const bytes = Buffer.from(framed({ ...probe, id: "👋" }));
@@ -415,7 +335,7 @@ describe("framing", limit, () => {
     }
   });
 
-  it("reads every way to write a header", async (t) => {
+  it("reads every way to write a header, and a body of 64 MiB", async (t) => {
     const { ask } = start(t);
     const body = JSON.stringify(probe);
     const header = `Content-Length: ${body.length}`;
@@ -432,21 +352,8 @@ describe("framing", limit, () => {
       assert.deepEqual([text, await ask(text + body)], [text, probed]);
       assert.deepEqual(await ask(probe), probed);
     }
-  });
-
-  it("reads a message of 64 MiB", async (t) => {
-    const { ask } = start(t);
-    const length = 2 ** 26 - JSON.stringify({ ...probe, params: "" }).length;
-    assert.deepEqual(await ask({ ...probe, params: "a".repeat(length) }), probed);
-  });
-
-  it("answers thousands of messages from one chunk, each once and in order", async (t) => {
-    const { send, end } = start(t);
-    const ids = Array.from({ length: 5000 }, (_, id) => id);
-    send(...ids.map((id) => ({ ...probe, id })));
-    const { replies, code } = await end();
-    assert.deepEqual(replies, ids.map((id) => ({ ...probed, id })));
-    assert.equal(code, 0);
+    const rest = 2 ** 26 - JSON.stringify({ ...probe, params: "" }).length;
+    assert.deepEqual(await ask({ ...probe, params: "a".repeat(rest) }), probed);
   });
 
   it("waits for a slow reader instead of buffering without end", async (t) => {
@@ -457,21 +364,17 @@ describe("framing", limit, () => {
     let seen: number;
     do [seen] = [lines(), await delay(500)]; while (lines() > seen); // until it rests
     assert.ok(seen < 8000, "it answered all of them");
-    const { replies } = await end();
-    assert.equal(replies.length, 8000);
+    assert.equal((await end()).replies.length, 8000);
   });
 
-  const noLength = (header: string) => [
-    `${header}\r\n\r\n`, `no one Content-Length of up to 64 MiB: ${JSON.stringify(header)}`,
-  ];
+  const noLength = "no one Content-Length of up to 64 MiB";
+  const values = ["", "abc", "24abc", "-1", "+2", "2.0", "1e3", "0x10", "1 2", `${2 ** 26 + 1}`];
   for (const [text = "", complaint = ""] of [
-    noLength("X-Other: 1"),
-    noLength("X: Content-Length: 5"),
-    noLength("X: a\rContent-Length: 5"),
-    noLength("Content-Length: 2\r\nContent-Length: 3"),
-    ...["", " abc", " 24abc", " -1", " +2", " 2.0", " 1e3", " 0x10", " 1 2", ` ${2 ** 26 + 1}`]
-      .map((value) => noLength(`Content-Length:${value}`)),
-    [`Content-Length: ${"9".repeat(400)}\n\n`, "no one Content-Length of up to 64 MiB"],
+    ...[
+      "X-Other: 1", "X: Content-Length: 5", "X: a\rContent-Length: 5",
+      "Content-Length: 2\r\nContent-Length: 3", ...values.map((value) => `Content-Length:${value}`),
+    ].map((header) => [`${header}\r\n\r\n`, `${noLength}: ${JSON.stringify(header)}`]),
+    [`Content-Length: ${"9".repeat(400)}\n\n`, noLength],
     ["a".repeat(2 ** 20), "header over 8 KiB"],
     [`A: ${"b".repeat(8192 - 4)}\n\n`, "header over 8 KiB"], // by one byte
     ["A: b\n".repeat(1700), "header over 8 KiB"],
@@ -481,8 +384,8 @@ describe("framing", limit, () => {
       send(probe, text, probe);
       const { code, stderr, replies } = await ended(); // its input is still open
       assert.deepEqual({ code, replies }, { code: 1, replies: [probed] });
-      assert.equal(stderr.split("\n").length, 3); // the first is about the probe
       assert.ok(stderr.startsWith(logged(unknown, complaint).trimEnd()), stderr);
+      assert.equal(stderr.split("\n").length, 3); // the first is about the probe
     });
   }
 });
@@ -491,60 +394,50 @@ describe("framing", limit, () => {
 
 describe("json-rpc", limit, () => {
   it("answers what is no request with an error, and serves on", async (t) => {
-    const { child, ask, receive, end } = start(t);
+    const { child, ask, receive } = start(t);
     child.stdin.write(Buffer.from('Content-Length: 3\n\n"\xff"', "latin1")); // no UTF-8
     assert.deepEqual(members((await receive()).error).code, -32700);
-    for (const [code, id, message] of [
-      [-32700, null, frame("invalid message")],
-      [-32700, null, frame("")],
-      [-32700, null, frame("\ufeff{}")], // a byte order mark
-      [-32600, null, [probe]], // a batch
-      [-32600, null, 42],
-      [-32600, null, null],
-      [-32600, null, frame('"x"')],
-      [-32600, null, {}],
-      [-32600, 1, { id: 1 }],
-      [-32600, 4, { id: 4, method: 7 }],
-      [-32600, 4, { id: 4, method: null, result: 1 }],
-      [-32600, null, { id: [1], method: "tool.call" }],
-      [-32600, null, { id: {}, method: "tool.call" }],
-      [-32600, null, { id: false, method: "tool.call" }],
+    for (const [code, id, ...broken] of [
+      [-32700, null, frame("invalid message"), frame(""), frame("\ufeff{}")], // a byte order mark
+      [-32600, null, [probe], 42, null, frame('"x"'), {}], // a batch, and what is no object
+      [-32600, 1, { id: 1 }, { id: 1, method: 7 }, { id: 1, method: null, result: 1 }],
+      [-32600, null, ...[[1], {}, false, "i".repeat(1025)].map((id) => ({ ...probe, id }))],
       [-32600, null, frame('{"id":9007199254740993,"method":"a"}')], // changed by reading it
       [-32600, null, frame('{"id":1e999,"method":"a"}')],
-      [-32600, null, { id: "i".repeat(1025), method: "initialize" }], // too long for a reply
-      [-32602, 1, call("nope", {})],
-      [-32602, 1, call("constructor", {})],
-      [-32602, 1, { id: 1, method: "tool.call" }],
-      [-32602, 1, { id: 1, method: "tool.call", params: null }],
-    ] as const) {
-      const { error, ...reply } = await ask(message);
-      const { message: text, ...rest } = members(error);
-      assert.deepEqual([message, reply, rest], [message, { jsonrpc: "2.0", id }, { code }]);
-      assert.match(String(text), /./);
-      assert.deepEqual(await ask(probe), probed);
+      [-32602, 1, call("nope", {}), call("constructor", {}), request("tool.call", null)],
+    ]) {
+      for (const message of broken) {
+        const { error, ...reply } = await ask(message);
+        const { message: text, ...rest } = members(error);
+        assert.deepEqual([message, reply, rest], [message, { jsonrpc: "2.0", id }, { code }]);
+        assert.match(String(text), /./);
+        assert.deepEqual(await ask(probe), probed);
+      }
     }
-    assert.deepEqual((await end()).replies, []);
   });
 
   it("answers no response and no notification", async (t) => {
     const { ask, end } = start(t);
     for (const message of [
-      { jsonrpc: "2.0", id: 5, result: {} },
-      { jsonrpc: "2.0", id: 5, error: { code: 1, message: "" } },
-      { jsonrpc: "2.0", method: "$/cancelRequest", params: { id: 1 } },
-      { jsonrpc: "2.0", method: "initialize" },
-      { jsonrpc: "2.0", method: "tool.call", params: { name: "x" } }, // it fails
-      { jsonrpc: "2.0", method: "hook.handle", params: event("bash", ls) },
+      { id: 5, result: {} }, { id: 5, error: { code: 1, message: "" } },
+      { method: "$/cancelRequest", params: { id: 1 } }, { method: "initialize" },
+      { method: "tool.call", params: { name: "x" } }, // it fails
+      { method: "hook.handle", params: event("bash", ls) },
     ]) {
       assert.deepEqual(await ask(framed(message) + framed(probe)), probed);
     }
     assert.deepEqual((await end()).replies, []);
   });
 
-  it("answers with the id as it came, with or without the member jsonrpc", async (t) => {
+  it("answers with the id as it came, but with U+FFFD for half a surrogate pair", async (t) => {
     const { ask } = start(t);
-    for (const id of [0, "", null, -1, 1.5, "0", Number.MAX_SAFE_INTEGER, "i".repeat(1024)]) {
+    for (const id of [0, -1, 1.5, Number.MAX_SAFE_INTEGER, null, "", "0", "Zoë 漢字 👋 \u2028",
+      "i".repeat(1024), "\\ud83d", "\\\\ud83d\u001f"]) {
       assert.deepEqual(await ask({ id, method: "no.such.method" }), { ...probed, id });
+    }
+    for (const half of ["\ud83d", "\udc4b\ud83d", "👋\ud83d👋", "\\\ud83d"]) {
+      const id = half.replaceAll(/[\ud800-\udfff]/gu, "\ufffd");
+      assert.deepEqual(await ask({ ...probe, id: half }), { ...probed, id });
     }
   });
 
@@ -556,19 +449,6 @@ describe("json-rpc", limit, () => {
     assert.equal((await end()).stderr, logged(...said));
   });
 
-  it("writes half a surrogate pair as U+FFFD, and changes nothing else", async (t) => {
-    const { ask } = start(t);
-    for (const [id, whole] of [
-      ["a\ud83d", "a\ufffd"],
-      ["\udc4b\ud83d", "\ufffd\ufffd"],
-      ["👋\ud83d👋", "👋\ufffd👋"],
-      ["\\ud83d", "\\ud83d"],
-      ["\\\ud83d", "\\\ufffd"],
-      ["\\\\ud83d\u001f", "\\\\ud83d\u001f"],
-    ]) {
-      assert.deepEqual(await ask({ ...probe, id }), { ...probed, id: whole });
-    }
-  });
 });
 
 // ---- A tool, whatever it does -------------------------------------------------------------------
@@ -612,35 +492,22 @@ describe("a tool", limit, () => {
     const rest = JSON.stringify(response(told("")));
     const text = "a".repeat((2 ** 22 - rest.length) / 2);
     assert.deepEqual(await ask(callIt({ text })), response(told(text)));
-    const { error } = await ask({ ...callIt({ text }), id: 10 }); // one digit more
-    assert.deepEqual(error, { code: -32603, message: "a reply of 4194305 bytes is over 4 MiB" });
+    const message = "a reply of 4194305 bytes is over 4 MiB";
+    const over = { ...callIt({ text }), id: 10 }; // one digit more
+    assert.deepEqual(await ask(over), { ...failure(-32603, message), id: 10 });
     for (const large of ["漢".repeat(2 ** 20), "a\n".repeat(2 ** 24)]) { // by its bytes, by far
       assert.equal(members((await ask(callIt({ text: large }))).error).code, -32603);
     }
-    assert.deepEqual(await ask(probe), probed);
   });
 
   const slowly = "return new Promise((done) => setTimeout(done, input.ms, input.text));";
-  it("may take its time: others do not wait, its own reply still comes, with its id", async (t) => {
-    const { send, receive, ask } = startWith(t, slowly);
-    send({ ...callIt({ ms: 300, text: "slow" }), id: "slow" });
+  it("may take its time: nothing waits but the end, its reply comes with its id", async (t) => {
+    const { send, ask, end } = startWith(t, slowly);
+    send({ ...callIt({ ms: 500, text: "slow" }), id: "slow" });
     assert.deepEqual(await ask(hook(event("bash", ls))), response(goOn));
     assert.deepEqual(await ask(callIt({ ms: 0, text: "fast" })), response(told("fast")));
-    assert.deepEqual(await receive(), { jsonrpc: "2.0", id: "slow", result: told("slow") });
-  });
-
-  it("may take its time: the end of the input waits", async (t) => {
-    const { send, end } = startWith(t, slowly);
-    send(callIt({ ms: 200, text: "slow" }));
-    const { code, replies } = await end();
-    assert.deepEqual({ code, replies }, { code: 0, replies: [response(told("slow"))] });
-  });
-
-  it("that answers after shutdown is not heard, and the exit code is 1", async (t) => {
-    const { send, ended } = startWith(t, slowly);
-    send(callIt({ ms: 200, text: "slow" }), { ...request("shutdown"), id: 2 });
-    const { code, replies } = await ended();
-    assert.deepEqual({ code, replies }, { code: 1, replies: [{ ...response({}), id: 2 }] });
+    const replies = [{ ...response(told("slow")), id: "slow" }];
+    assert.deepEqual(await end(), { code: 0, signal: null, stderr: "", replies });
   });
 
   it("that settles at once is answered in the order of the requests", async (t) => {
@@ -648,50 +515,41 @@ describe("a tool", limit, () => {
     const ids = Array.from({ length: 50 }, (_, id) => id);
     const asked = ids.map((id) => (id % 3 ? { ...callIt({ text: "" }), id } : { ...probe, id }));
     send(...asked, frame("no JSON"), { ...probe, id: "last" });
-    const { replies } = await end();
-    assert.deepEqual(replies.map(({ id }) => id), [...ids, null, "last"]);
+    assert.deepEqual((await end()).replies.map(({ id }) => id), [...ids, null, "last"]);
   });
 
-  describe("that leaves something behind", { concurrency: true }, () => {
-    const never = "return new Promise(() => {});";
-    for (const [what, code, exitCode] of [
-      ["a promise", never, 1],
-      ["a timer", "setInterval(() => {}, 1000); return '';", 0],
-      ["both", `setInterval(() => {}, 1000); ${never}`, 1],
-    ] as const) {
-      it(`, ${what}, does not hold up a hook, nor the end for over 5 s`, async (t) => {
-        const ends = async (bye: ReturnType<typeof request>[]) => {
-          const { send, receive, ended, end } = startWith(t, code);
-          send({ ...callIt(), id: 2 }, hook(event("bash", ls)));
-          if (exitCode === 0) assert.equal((await receive()).id, 2);
-          assert.deepEqual(await receive(), response(goOn));
-          const since = performance.now();
-          send(...bye);
-          const result = await (bye.length > 0 ? ended() : end());
-          const replies = bye.map(() => response({}));
-          assert.deepEqual(result, { code: exitCode, signal: null, stderr: "", replies });
-          assert.ok(performance.now() - since < 10_000);
-        };
-        await Promise.all([ends([request("shutdown")]), ends([])]);
-      });
-    }
+  const timer = "setInterval(() => {}, 1000);";
+  const never = "return new Promise(() => {});";
+  for (const [what, code, exitCode] of [
+    ["a promise", never, 1], ["a timer", `${timer} return "";`, 0], ["both", timer + never, 1],
+    ["a reply that comes late", "return new Promise((done) => setTimeout(done, 200, ''));", 1],
+  ] as const) {
+    it(`that leaves ${what} behind holds up no hook, nor a shutdown for over 5 s`, async (t) => {
+      const { send, receive, ended } = startWith(t, code);
+      send({ ...callIt(), id: 2 }, hook(event("bash", ls)));
+      if (exitCode === 0) assert.equal((await receive()).id, 2);
+      assert.deepEqual(await receive(), response(goOn));
+      const since = performance.now();
+      send(request("shutdown"));
+      const replies = [response({})];
+      assert.deepEqual(await ended(), { code: exitCode, signal: null, stderr: "", replies });
+      assert.ok(performance.now() - since < 10_000);
+    });
+  }
+
+  it("that leaves a promise and a timer behind holds up no end of the input", async (t) => {
+    const { send, end } = startWith(t, timer + never);
+    send(callIt());
+    assert.deepEqual(await end(), { code: 1, signal: null, stderr: "", replies: [] });
   });
 
   it("may write to stdout: it goes to stderr, before and after its reply", async (t) => {
     const late = 'setTimeout(() => process.stdout.write("late\\n"));';
-    const writes = 'process.stdout.write("early\\n");' + late;
-    const { ask, end } = startWith(t, `${writes} return "done";`);
+    const chatter = isNode ? `console.log("log"); console.dir({ dir: 1 });` : ""; // see README
+    const { ask, end } = startWith(t,
+      `process.stdout.write("early\\n"); ${late} ${chatter} return "done";`);
     assert.deepEqual(await ask(callIt()), response(told("done")));
-    assert.equal((await end()).stderr, "early\nlate\n");
-  });
-
-  const skip = !isNode && "its console writes past process.stdout";
-  it("may use console: all of it goes to stderr", { skip }, async (t) => {
-    const chatter = 'console.log("log"); console.info("info"); console.dir({ dir: 1 });';
-    const { ask, end } = startWith(t, `${chatter} console.table([1]); return "done";`);
-    assert.deepEqual(await ask(callIt()), response(told("done")));
-    const { stderr } = await end();
-    for (const word of ["log", "info", "dir: 1", "(index)"]) assert.ok(stderr.includes(word), word);
+    assert.equal((await end()).stderr, `early\n${isNode ? "log\n{ dir: 1 }\n" : ""}late\n`);
   });
 });
 
@@ -723,30 +581,21 @@ describe("a hook", limit, () => {
     });
   }
 
-  it("may take its time, and answer with any action", async (t) => {
-    const modify = { action: "modify", input: { command: "true" } };
-    const { ask } = startWith(t,
-      `() => new Promise<any>((done) => setTimeout(done, 20, ${JSON.stringify(modify)}))`);
-    assert.deepEqual(await ask(hook(event("bash", ls))), response(modify));
-    assert.deepEqual(await ask(hook(guide({ tool_input: ls }))), response(modify));
-  });
-
-  it("gets every field of an event, in the guide's words too", async (t) => {
-    const { ask } = startWith(t, '(e: any) => ({ action: "block", reason: JSON.stringify(e) })');
+  it("gets every field, in the guide's words too, answers with any, and in its time", async (t) => {
+    const { ask } = startWith(t, `(input: unknown) => new Promise<HookResult>((done) =>
+      setTimeout(done, 20, { action: "modify", input }))`);
     const kind = "before_tool_call";
-    const rm = { command: "rm" };
-    for (const [params, seen] of [
+    const xls = { kind, tool_name: "x", tool_input: ls };
+    for (const [params, input] of [
       [event("bash", ls), event("bash", ls)],
-      [guide({ tool_name: "x", tool_input: ls }), { kind, tool_name: "x", tool_input: ls }],
-      [guide({ tool: "x", input: ls, kind: "y" }), { kind, tool_name: "x", tool_input: ls }],
-      [guide({ tool_name: "x", tool: "y", tool_input: ls, input: rm }),
-        { kind, tool_name: "x", tool_input: ls }],
-      [guide({ tool_name: null, input: ls }), { kind, tool_name: "bash", tool_input: ls }],
-      [guide({ message: "hi" }), { kind, tool_name: "bash", message: "hi" }],
-      [guide({}, "on_session_end"), { kind: "on_session_end", tool_name: "bash" }],
+      [guide({ tool_name: "x", tool_input: ls }), xls],
+      [guide({ tool: "x", input: ls, kind: "y" }), xls],
+      [guide({ tool_name: "x", tool: "y", tool_input: ls, input: "z" }), xls],
+      [guide({ tool_name: null, input: ls }), { ...xls, tool_name: "bash" }],
+      [guide({ message: "hi" }, "before_message"),
+        { kind: "before_message", tool_name: "bash", message: "hi" }],
     ]) {
-      const { reason } = members((await ask(hook(params))).result);
-      assert.deepEqual(JSON.parse(String(reason)), seen);
+      assert.deepEqual(await ask(hook(params)), response({ action: "modify", input }));
     }
   });
 
@@ -767,19 +616,18 @@ describe("life", limit, () => {
     assert.deepEqual(await start(t).end(), { code: 0, signal: null, stderr: "", replies: [] });
   });
 
-  it("answers everything asked before the input ends, however large, in blanks too", async (t) => {
+  it("answers all that is asked before the input ends, however much, each in order", async (t) => {
     const { send, end } = start(t);
-    const ids = Array.from({ length: 2000 }, (_, id) => `${id}${"i".repeat(1000)}`);
+    const ids = Array.from({ length: 5000 }, (_, id) => `${id}${"i".repeat(1000)}`);
     send(...ids.map((id) => ({ ...probe, id })), "\r\n\n \r");
     const { code, replies } = await end();
     assert.deepEqual(replies, ids.map((id) => ({ ...probed, id })));
     assert.equal(code, 0);
   });
 
-  for (const text of [
-    "Content-Len", "Content-Length: 2\r\n", "Content-Length: 2\r\n\r\n", framed(probe).slice(0, -1),
-  ]) {
-    it(`ends with exit code 1 when the input ends in a frame: ${JSON.stringify(text)}`, async (t) => {
+  const header = "Content-Length: 2\n";
+  for (const text of ["Content", header, `${header}\n`, `${header}\n{`]) {
+    it(`ends with exit code 1 when the input ends after ${JSON.stringify(text)}`, async (t) => {
       const { send, end } = start(t);
       send(probe, text);
       const stderr = logged(unknown, "input ended inside a frame");
@@ -787,27 +635,13 @@ describe("life", limit, () => {
     });
   }
 
-  it("answers a shutdown with an id, and nothing after it", async (t) => {
-    const { send, ended } = start(t);
-    send(request("shutdown", null), probe, "garbage\r\n\r\n");
-    const replies = [response({})];
-    assert.deepEqual(await ended(), { code: 0, signal: null, stderr: "", replies });
+  it("answers a shutdown that has an id, ends at any, and reads no more", async (t) => {
+    for (const [id, ...replies] of [[{ id: 1 }, response({})], [{}]]) {
+      const { send, ended } = start(t);
+      send({ jsonrpc: "2.0", method: "shutdown", ...id }, probe, "garbage\r\n\r\n");
+      assert.deepEqual(await ended(), { code: 0, signal: null, stderr: "", replies });
+    }
   });
-
-  it("ends silently after a shutdown without an id", async (t) => {
-    const { send, ended } = start(t);
-    send({ jsonrpc: "2.0", method: "shutdown" }, probe);
-    assert.deepEqual(await ended(), { code: 0, signal: null, stderr: "", replies: [] });
-  });
-
-  for (const signal of ["SIGTERM", "SIGINT"] as const) {
-    it(`is ended by ${signal}`, async (t) => {
-      const { child, ask, ended } = start(t);
-      await ask(probe);
-      child.kill(signal);
-      assert.equal((await ended()).signal, signal);
-    });
-  }
 
   it("ends with one line when nobody reads its replies any more", async (t) => {
     const { child, closed, ask, said } = start(t);
@@ -830,8 +664,8 @@ describe("life", limit, () => {
   const script = spawnSync("script", ["--version"]).stdout?.includes("util-linux");
   const skip = isDeno ? "stdin stays open" : !script && "needs script";
   it("says what it is when started in a terminal", { skip }, (t) => {
-    const args = ["-qec", command.join(" "), "/dev/null"];
-    const { stdout, status } = spawnSync("script", args, { cwd: root, env: environment(t) });
+    const inTerminal = ["-qec", command.join(" "), "/dev/null"];
+    const { stdout, status } = spawnSync("script", inTerminal, { cwd: root, env: environment(t) });
     assert.match(`${stdout}`, /^.*SynapsCLI.*npm test\r\n$/);
     assert.equal(status, 1);
   });
@@ -841,59 +675,42 @@ describe("life", limit, () => {
 
 describe("the start file", { ...limit, skip: launcher && "another launcher" }, () => {
   const strips = Boolean(Reflect.get(process.features, "typescript"));
-  const starts = async (owner: Owner, folder: string) => {
-    const { ask, end } = start(owner, folder);
-    assert.deepEqual(await ask(probe), probed);
-    assert.equal((await end()).code, 0);
+  /** Starts it in a folder. A Node that strips no types says in a line what it needs. */
+  const starts = async (owner: Owner, folder: string, works = strips) => {
+    const needs = "needs Node 22.18 or newer; or, for an older one, npm ci in its folder";
+    const { send, end } = start(owner, folder);
+    send(probe);
+    const [code, replies, stderr] = works ? [0, [probed], unknown] : [1, [], needs];
+    assert.deepEqual(await end(), { code, signal: null, stderr: logged(stderr), replies });
   };
-  const refuses = async (owner: Owner, folder: string) => {
-    const stderr = logged("needs Node 22.18 or newer; or, for an older one, npm ci in its folder");
-    assert.deepEqual(await start(owner, folder).end(), { code: 1, signal: null, stderr, replies: [] });
-  };
-  const bare = strips ? starts : refuses;
 
-  it("starts a bare clone, or says in one line what it needs", (t) => bare(t, copy(t)));
-  it("does so in a folder with an odd name", (t) => bare(t, copy(t, "a b#%41ü")));
-  it("needs a package below node_modules", (t) => refuses(t, copy(t, "node_modules/x")));
+  it("starts in a bare clone, with any name, and leaves nothing there that git sees", async (t) => {
+    const folder = copy(t, "a b#%41ü");
+    const files = () => fs.readdirSync(folder, { recursive: true }).map(String)
+      .filter((path) => !path.startsWith("node_modules")).sort();
+    const before = files();
+    await starts(t, folder);
+    assert.deepEqual(files(), before);
+    assert.match(read(".gitignore"), /^node_modules\/$/m);
+  });
+
+  it("needs tsx below node_modules", (t) => starts(t, copy(t, "node_modules/x"), false));
 
   it("does without its cache where it cannot write", async (t) => {
     const folder = copy(t);
-    writeFileSync(join(folder, "node_modules"), ""); // a file: no folder can be made there
-    await bare(t, folder);
-  });
-
-  it("leaves nothing in the folder that git would see", async (t) => {
-    const folder = copy(t);
-    const files = () => readdirSync(folder, { recursive: true }).map(String).sort();
-    const before = files();
-    await bare(t, folder);
-    assert.deepEqual(files().filter((path) => !path.startsWith("node_modules")), before);
-    assert.match(read(".gitignore"), /^node_modules\/$/m);
+    fs.writeFileSync(join(folder, "node_modules"), ""); // a file: no folder can be made there
+    await starts(t, folder);
   });
 
   it("shows an edit at the next start", { skip: !strips && "needs tsx" }, async (t) => {
     const folder = copy(t);
-    for (const word of ["new", "newer"]) {
-      writeFileSync(join(folder, main), read(main).replace("unknown method", `${word} method`));
-      const { ask, end } = start(t, folder);
-      await ask(probe);
-      assert.equal((await end()).stderr, logged(unknown.replace("unknown", word)));
-    }
+    await starts(t, folder);
+    fs.writeFileSync(join(folder, main), 'console.error("edited")');
+    assert.equal((await start(t, folder).end()).stderr, "edited\n");
   });
 });
 
 // ---- One source of truth ------------------------------------------------------------------------
-
-/** What a hook needs, and for the action of two of them (`replace`, `context_phase`) one more. */
-const permissions: Record<string, string[]> = {
-  before_tool_call: ["tools.intercept"],
-  after_tool_call: ["tools.intercept", "tools.transform_output"],
-  before_message: ["privacy.llm_content"],
-  on_message_complete: ["privacy.llm_content", "session.lifecycle"],
-  on_compaction: ["privacy.llm_content"],
-  on_session_start: ["session.lifecycle"],
-  on_session_end: ["session.lifecycle"],
-};
 
 describe("one source of truth", limit, () => {
   const pkg = JSON.parse(read("package.json"));
@@ -921,27 +738,27 @@ describe("one source of truth", limit, () => {
 
   it("says the same in plugin.json in the runtime's words and the guide's", async (t) => {
     const { protocol_version } = await initialize(t);
-    assert.equal(manifest.runtime, "process");
-    assert.equal(manifest.command, "node");
-    assert.equal(manifest.entry_point, `tsx ${main}`);
-    assert.equal(pkg.scripts.start, manifest.entry_point, "start in package.json");
+    assert.deepEqual([manifest.runtime, manifest.command], ["process", "node"]);
+    assert.deepEqual([manifest.entry_point, pkg.scripts.start], [`tsx ${main}`, `tsx ${main}`]);
     assert.equal(manifest.protocol_version, protocol_version);
     assert.equal(manifest.extension_protocol_version, protocol_version);
     assert.equal(plugin.compatibility.extension_protocol, `${protocol_version}`);
     for (const file of [main, manifest.setup, ...manifest.args]) read(file); // it is there
   });
 
-  it("subscribes in plugin.json to the hooks of initialize, and no others", async (t) => {
-    const { hooks } = (await initialize(t)).capabilities;
-    const subscribed = new Set(manifest.hooks.map(({ hook }: { hook: string }) => hook));
-    assert.deepEqual([...subscribed], hooks.map(({ name }) => name));
-  });
-
-  it("asks in plugin.json for the permissions of its tools and hooks, no others", async (t) => {
+  it("subscribes to its hooks in plugin.json, and has their permissions, no others", async (t) => {
     const { tools, hooks } = (await initialize(t)).capabilities;
-    const needed = new Set(hooks.map(({ name }) => permissions[name]?.[0]));
+    const subscribed = new Set(manifest.hooks.map(({ hook }: { hook: string }) => hook));
+    assert.deepEqual([...subscribed].sort(), hooks.map(({ name }) => name).sort());
+    const [privacy, session] = ["privacy.llm_content", "session.lifecycle"];
+    const needs: Record<string, string[]> = { // the second: for replace, and for context_phase
+      before_tool_call: ["tools.intercept"], on_session_start: [session], on_session_end: [session],
+      after_tool_call: ["tools.intercept", "tools.transform_output"], before_message: [privacy],
+      on_message_complete: [privacy, session], on_compaction: [privacy],
+    };
+    const needed = new Set(hooks.map(({ name }) => needs[name]?.[0]));
     if (tools.length > 0) needed.add("tools.register");
-    const allowed = new Set([...needed, ...hooks.flatMap(({ name }) => permissions[name] ?? [])]);
+    const allowed = new Set([...needed, ...hooks.flatMap(({ name }) => needs[name] ?? [])]);
     const asked = new Set<string>(manifest.permissions);
     const missing = [...needed].filter((name) => !asked.has(`${name}`));
     const needless = [...asked].filter((name) => !allowed.has(name));
@@ -960,11 +777,11 @@ describe("one source of truth", limit, () => {
 
   it("holds the README's conversation", async (t) => {
     const [, text] = /## The conversation[^`]*```\n([^`]*)\n```/.exec(read("README.md")) ?? [];
-    assert.ok(text, "the README's conversation");
-    const messages = text.split("\n").map((line) => JSON.parse(line));
-    const { ask } = start(t);
-    for (let i = 0; i < messages.length; i += 2) {
-      assert.deepEqual(await ask(messages[i]), messages[i + 1]);
-    }
+    const messages = text?.split("\n").map((line) => JSON.parse(line)) ?? [];
+    const { send, ended } = start(t);
+    send(...messages.filter((_, i) => i % 2 === 0));
+    const replies = messages.filter((_, i) => i % 2 === 1);
+    assert.deepEqual(await ended(), { code: 0, signal: null, stderr: "", replies });
+    assert.ok(replies.length > 0, "the README's conversation, one message a line");
   });
 });
