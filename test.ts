@@ -107,8 +107,7 @@ function copy(owner: Owner, name = "copy"): string {
 /** A copy of the folder, with its packages, in which some code stands in place of other. */
 function variant(owner: Owner, from: string, to: string): string {
   const folder = copy(owner);
-  const packages = join(root, "node_modules");
-  if (fs.existsSync(packages)) fs.symlinkSync(packages, join(folder, "node_modules"));
+  fs.symlinkSync(join(root, "node_modules"), join(folder, "node_modules"));
   const [head, tail, ...more] = read(main).split(from);
   assert(tail !== undefined && more.length === 0, `${from} has to be in ${main} once`);
   fs.writeFileSync(join(folder, main), head + to + tail);
@@ -147,20 +146,16 @@ const ls = { command: "ls -la" };
 // The conversation of "Step 8 — Test it without the runtime" in SynapsCLI's own tutorial,
 // docs/extensions/tutorial.md. The README has the one that SynapsCLI 0.11 really holds.
 
+const tool = {
+  name: "hello",
+  description: "Greet someone by name",
+  input_schema: { type: "object", properties: { name: { type: "string" } }, required: ["name"] },
+};
 const info = {
   name: plugin.name,
   version: plugin.version,
   protocol_version: 1,
-  capabilities: {
-    tools: [{
-      name: "hello",
-      description: "Greet someone by name",
-      input_schema: {
-        type: "object", properties: { name: { type: "string" } }, required: ["name"],
-      },
-    }],
-    hooks: [{ name: "before_tool_call" }],
-  },
+  capabilities: { tools: [tool], hooks: [{ name: "before_tool_call" }] },
 };
 const ada = { name: "hello", input: { name: "Ada" } };
 const rm = { command: "rm -rf /home/me" };
@@ -184,7 +179,6 @@ describe("Step 8", limit, () => {
 });
 
 // ---- The tool hello -----------------------------------------------------------------------------
-
 describe("the tool hello", limit, () => {
   it("greets by a name, the world without one, and refuses what is no string", async (t) => {
     const { ask, end } = start(t);
@@ -203,7 +197,6 @@ describe("the tool hello", limit, () => {
 });
 
 // ---- The guard ----------------------------------------------------------------------------------
-
 describe("the guard", limit, () => {
   for (const [answer, tool, about, ...texts] of [
     ["continue", "bash", "text without a recursive rm, but git's",
@@ -252,6 +245,7 @@ describe("the guard", limit, () => {
     ["confirm", "shell_start", "what is no plain rm there", "rm -r /tmp/a # b", "nohup rm -r y"],
     ["continue", "shell_start", "other programs", "bash -l", "rm -r /tmp/a", "ssh me@host"],
     ["continue", "write", "any text in another tool", "rm -rf y", "rm -rf /"],
+    ["continue", "constructor", "any text in a tool of this name", "rm -rf /"],
   ]) {
     it(`${tool}: ${answer}, ${about}`, async (t) => {
       const { send, end } = start(t);
@@ -268,14 +262,15 @@ describe("the guard", limit, () => {
     const fields = { bash: "command", shell_start: "command", shell_send: "input" };
     const tools = manifest.hooks.map(({ tool }: { tool?: string }) => tool);
     assert.deepEqual(tools, Object.keys(fields));
-    for (const [tool, field] of [...Object.entries(fields), ["constructor", "command"]]) {
-      const wrong = tool === "constructor" ? "continue" : "block";
-      for (const [input, answer] of [
-        [null, "continue"], [{}, "continue"], [{ text: "rm -r y" }, "continue"],
-        ...[null, 42, ["rm"], { toString: 1 }].map((it) => [{ [`${field}`]: it }, it ? wrong : "continue"]),
+    for (const [tool, field] of Object.entries(fields)) {
+      for (const [answer, ...inputs] of [
+        ["continue", null, {}, { text: "rm -r y" }, { [field]: null }],
+        ["block", { [field]: 42 }, { [field]: ["rm", "-r"] }, { [field]: { toString: 1 } }],
       ]) {
-        const { result } = await ask(hook(event(tool, input)));
-        assert.deepEqual([tool, input, members(result).action], [tool, input, answer]);
+        for (const input of inputs) {
+          const { result } = await ask(hook(event(tool, input)));
+          assert.deepEqual([tool, input, members(result).action], [tool, input, answer]);
+        }
       }
     }
   });
@@ -302,7 +297,8 @@ describe("the guard", limit, () => {
         await ask(hook(event("bash", { command })));
         return performance.now() - since;
       };
-      const [, one = 0, eight = 0] = [await time(2 ** 15), await time(2 ** 16), await time(2 ** 19)];
+      await time(2 ** 15); // warms up
+      const [one, eight] = [await time(2 ** 16), await time(2 ** 19)];
       // Eight times the text, and some noise. Quadratic time would be 64 times as long.
       assert.ok(eight < 24 * one + 500, `${JSON.stringify(unit)}: ${one} ms, then ${eight} ms`);
     }
@@ -310,18 +306,15 @@ describe("the guard", limit, () => {
 });
 
 // ---- Framing: all from here on holds for any extension ------------------------------------------
-
 describe("framing", limit, () => {
   it("answers in exactly these bytes", async (t) => {
     const { child, send } = start(t);
     send({ ...probe, id: "ü" }, { jsonrpc: "2.0", id: 2, method: "shutdown" });
     child.stdin.end();
-    const chunks: Buffer[] = await child.stdout.toArray();
-    assert.equal(
-      Buffer.concat(chunks).toString("latin1"),
+    const bytes = Buffer.concat(await child.stdout.toArray());
+    assert.equal(bytes.toString("latin1"),
       'Content-Length: 39\r\n\r\n{"jsonrpc":"2.0","id":"Ã¼","result":{}}' +
-        'Content-Length: 36\r\n\r\n{"jsonrpc":"2.0","id":2,"result":{}}',
-    );
+      'Content-Length: 36\r\n\r\n{"jsonrpc":"2.0","id":2,"result":{}}');
   });
 
   it("reads a message in two chunks, wherever it is cut", async (t) => {
@@ -343,9 +336,7 @@ describe("framing", limit, () => {
       `content-length:${body.length}\r\n\r\n`,
       `CONTENT-LENGTH \t:\t  000${body.length} \t\r\n\r\n`,
       `A: b\r\n${header}\r\nContent-Type: c; d=e\r\n\r\n`,
-      `${header}\n\n`,
-      `${header}\n\r\n`,
-      `\r\n\n\r\n${header}\r\n\r\n`, // blank lines between frames
+      `${header}\n\n`, `${header}\n\r\n`, `\r\n\n\r\n${header}\r\n\r\n`,
       `${header}\r\nContent-Length: 0${body.length}\r\n\r\n`, // the same length twice
       `A: ${"b".repeat(8192 - header.length - 9)}\r\n${header}\r\n\r\n`, // 8 KiB
     ]) {
@@ -391,7 +382,6 @@ describe("framing", limit, () => {
 });
 
 // ---- JSON-RPC -----------------------------------------------------------------------------------
-
 describe("json-rpc", limit, () => {
   it("answers what is no request with an error, and serves on", async (t) => {
     const { child, ask, receive } = start(t);
@@ -452,7 +442,6 @@ describe("json-rpc", limit, () => {
 });
 
 // ---- A tool, whatever it does -------------------------------------------------------------------
-
 describe("a tool", limit, () => {
   /** Starts the extension with one tool, of any name, that runs some code. */
   const startWith = (owner: Owner, code: string) => start(owner,
@@ -461,9 +450,8 @@ describe("a tool", limit, () => {
 
   it("gets its input, {} for none, and nothing that is no object", async (t) => {
     const { ask } = startWith(t, "return JSON.stringify(input);");
-    assert.deepEqual(await ask(callIt({ a: 1 })), response(told('{"a":1}')));
-    for (const input of [{}, null, undefined]) {
-      assert.deepEqual(await ask(callIt(input)), response(told("{}")));
+    for (const [input, text] of [[{ a: 1 }, '{"a":1}'], [{}, "{}"], [null, "{}"], [, "{}"]] as const) {
+      assert.deepEqual(await ask(callIt(input)), response(told(text)));
     }
     for (const input of [[1], "Ada", false]) {
       assert.deepEqual(await ask(callIt(input)), failure(-32602, "input is no object"));
@@ -554,7 +542,6 @@ describe("a tool", limit, () => {
 });
 
 // ---- A hook, whatever it does -------------------------------------------------------------------
-
 describe("a hook", limit, () => {
   /** Starts the extension with a handler in place of every hook's. */
   const startWith = (owner: Owner, handler: string) =>
@@ -589,11 +576,10 @@ describe("a hook", limit, () => {
     for (const [params, input] of [
       [event("bash", ls), event("bash", ls)],
       [guide({ tool_name: "x", tool_input: ls }), xls],
-      [guide({ tool: "x", input: ls, kind: "y" }), xls],
+      [guide({ tool: "x", input: ls, kind: "y", message: "hi" }), { ...xls, message: "hi" }],
       [guide({ tool_name: "x", tool: "y", tool_input: ls, input: "z" }), xls],
       [guide({ tool_name: null, input: ls }), { ...xls, tool_name: "bash" }],
-      [guide({ message: "hi" }, "before_message"),
-        { kind: "before_message", tool_name: "bash", message: "hi" }],
+      [guide({}, "on_session_end"), { kind: "on_session_end", tool_name: "bash" }],
     ]) {
       assert.deepEqual(await ask(hook(params)), response({ action: "modify", input }));
     }
@@ -610,12 +596,7 @@ describe("a hook", limit, () => {
 });
 
 // ---- Life and death -----------------------------------------------------------------------------
-
 describe("life", limit, () => {
-  it("writes nothing before it is asked, and ends with its input", async (t) => {
-    assert.deepEqual(await start(t).end(), { code: 0, signal: null, stderr: "", replies: [] });
-  });
-
   it("answers all that is asked before the input ends, however much, each in order", async (t) => {
     const { send, end } = start(t);
     const ids = Array.from({ length: 5000 }, (_, id) => `${id}${"i".repeat(1000)}`);
@@ -672,7 +653,6 @@ describe("life", limit, () => {
 });
 
 // ---- The start file: bare clones, odd folders, old Nodes ----------------------------------------
-
 describe("the start file", { ...limit, skip: launcher && "another launcher" }, () => {
   const strips = Boolean(Reflect.get(process.features, "typescript"));
   /** Starts it in a folder. A Node that strips no types says in a line what it needs. */
@@ -684,23 +664,19 @@ describe("the start file", { ...limit, skip: launcher && "another launcher" }, (
     assert.deepEqual(await end(), { code, signal: null, stderr: logged(stderr), replies });
   };
 
-  it("starts in a bare clone, with any name, and leaves nothing there that git sees", async (t) => {
+  it("starts in a bare clone of any name, with or without a cache that git ignores", async (t) => {
     const folder = copy(t, "a b#%41ü");
-    const files = () => fs.readdirSync(folder, { recursive: true }).map(String)
-      .filter((path) => !path.startsWith("node_modules")).sort();
+    const files = () => fs.readdirSync(folder, { recursive: true }).map(String).sort()
+      .filter((path) => !path.startsWith("node_modules")); // .gitignore
     const before = files();
     await starts(t, folder);
     assert.deepEqual(files(), before);
-    assert.match(read(".gitignore"), /^node_modules\/$/m);
+    fs.rmSync(join(folder, "node_modules"), { recursive: true, force: true });
+    fs.writeFileSync(join(folder, "node_modules"), ""); // a file: there can be no cache
+    await starts(t, folder);
   });
 
   it("needs tsx below node_modules", (t) => starts(t, copy(t, "node_modules/x"), false));
-
-  it("does without its cache where it cannot write", async (t) => {
-    const folder = copy(t);
-    fs.writeFileSync(join(folder, "node_modules"), ""); // a file: no folder can be made there
-    await starts(t, folder);
-  });
 
   it("shows an edit at the next start", { skip: !strips && "needs tsx" }, async (t) => {
     const folder = copy(t);
@@ -711,7 +687,6 @@ describe("the start file", { ...limit, skip: launcher && "another launcher" }, (
 });
 
 // ---- One source of truth ------------------------------------------------------------------------
-
 describe("one source of truth", limit, () => {
   const pkg = JSON.parse(read("package.json"));
   /** What the extension says of itself. */
@@ -720,30 +695,27 @@ describe("one source of truth", limit, () => {
     return result as typeof info;
   };
 
-  it("names and numbers the version the same everywhere", async (t) => {
+  it("has the same name, version and start everywhere, in the guide's words too", async (t) => {
+    const { protocol_version, ...self } = await initialize(t);
     const lock = JSON.parse(read("package-lock.json"));
     const say = ({ name, version }: { name: string; version: string }) => `${name} ${version}`;
     const all = {
       "package.json": say(pkg),
       ".synaps-plugin/plugin.json": say(plugin),
-      [`NAME and VERSION in ${main}`]: say(await initialize(t)),
+      [`NAME and VERSION in ${main}`]: say(self),
       "package-lock.json": say(lock),
       "package-lock.json, packages": say(lock.packages[""]), // npm install writes both
     };
     assert.deepEqual(all, Object.fromEntries(Object.keys(all).map((place) => [place, say(pkg)])));
-    assert.equal(plugin.license, pkg.license);
-    const installed = `~/.synaps-cli/plugins/${pkg.name}\n`; // the directory's name is the id
-    assert.ok(read("README.md").includes(installed), `the README installs into ${installed}`);
-  });
-
-  it("says the same in plugin.json in the runtime's words and the guide's", async (t) => {
-    const { protocol_version } = await initialize(t);
-    assert.deepEqual([manifest.runtime, manifest.command], ["process", "node"]);
-    assert.deepEqual([manifest.entry_point, pkg.scripts.start], [`tsx ${main}`, `tsx ${main}`]);
+    assert.deepEqual([plugin.license, manifest.entry_point], [pkg.license, pkg.scripts.start]);
+    assert.deepEqual([manifest.entry_point, manifest.command], [`tsx ${main}`, "node"]);
+    assert.equal(manifest.runtime, "process");
     assert.equal(manifest.protocol_version, protocol_version);
     assert.equal(manifest.extension_protocol_version, protocol_version);
     assert.equal(plugin.compatibility.extension_protocol, `${protocol_version}`);
-    for (const file of [main, manifest.setup, ...manifest.args]) read(file); // it is there
+    for (const file of [manifest.setup, ...manifest.args]) read(file); // it is there
+    const installed = `~/.synaps-cli/plugins/${pkg.name}\n`; // the directory's name is the id
+    assert.ok(read("README.md").includes(installed), `the README installs into ${installed}`);
   });
 
   it("subscribes to its hooks in plugin.json, and has their permissions, no others", async (t) => {
