@@ -1,14 +1,13 @@
 // Runs the extension in the real SynapsCLI: `synaps chat` in a fresh home, and a script on loopback
 // in place of the model. Looks at what that is given, at the disk, the log and the processes.
-// In a copy, make yours "The tool hello"; "The guard" goes out in one piece, as in test.ts. All else
-// holds for any extension, but for the tool that the daemon names.
+// In a copy, make the constants of "The tool hello" yours, and `main` if you rename that file; cut
+// "The guard" out in one piece. All else holds for any extension.
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import {
-  cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync,
-  writeFileSync,
+  cpSync, existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync, writeFileSync,
 } from "node:fs";
 import { createServer } from "node:http";
 import { basename, delimiter, dirname, join } from "node:path";
@@ -27,6 +26,7 @@ console.log(version.trim());
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 const readme = readFileSync(join(root, "README.md"), "utf8");
+const main = "hello-ext.ts";
 const json = readFileSync(join(root, ".synaps-plugin/plugin.json"), "utf8");
 const { extension: manifest, name: plugin } = JSON.parse(json);
 
@@ -61,7 +61,13 @@ function extensions(parent?: number): number[] {
 function freshHome(install: Install) {
   const home = mkdtempSync("/var/tmp/synaps-test-");
   const base = join(home, ".synaps-cli");
-  install(join(base, "plugins", plugin), home);
+  const remove = () => rmSync(home, { recursive: true, maxRetries: 9 }); // one may write as it ends
+  try {
+    install(join(base, "plugins", plugin), home);
+  } catch (error) {
+    remove();
+    throw error;
+  }
   const env = {
     // `node` in the manifest is the Node that runs the tests.
     PATH: [dirname(process.execPath), process.env.PATH].join(delimiter), HOME: home,
@@ -74,21 +80,24 @@ function freshHome(install: Install) {
     () => `${text} in the log of ${readdirSync(join(base, "plugins"))}: ${log().match(/WARN.*/g)}`,
     () => log().split(text).length > times,
   );
-  return { home, base, env, log, logged, remove: () => rmSync(home, { recursive: true }) };
+  return { home, base, env, log, logged, remove };
 }
 
 /** The system prompt of the subagent, by which the model's script knows its requests. */
 const SUBAGENT = "You are the subagent.";
 
+/** What the model is sent in one request. */
+type Sent = {
+  messages: { role: string; content: string }[];
+  tools: { function: { name: string; description: string; parameters: object } }[];
+};
+
 /** A script on loopback in place of the model: it makes the calls that it is given. */
 async function startModel(base: string) {
   const calls: Call[] = []; // what the model is to call next
   const sent: Sent[] = []; // what it was sent
-  let offered: { function: { name: string; description: string; parameters: object } }[] = [];
   const server = createServer(async (request, response) => {
     const body: Sent = JSON.parse(Buffer.concat(await request.toArray()).toString());
-    const isSubagent = body.messages[0]?.content === SUBAGENT;
-    if (!isSubagent) offered = body.tools;
     sent.push(body);
     const { role = "", content = "" } = body.messages.at(-1) ?? {};
     const call = role === "tool" ? undefined : calls.shift();
@@ -103,6 +112,7 @@ async function startModel(base: string) {
       { choices: [], usage: { prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 } },
     ]) response.write(`data: ${JSON.stringify(event)}\n\n`);
     response.end("data: [DONE]\n\n");
+    const isSubagent = body.messages[0]?.content === SUBAGENT;
     if (role === "tool" && !isSubagent) server.emit("result", content);
   });
   await once(server.listen(0, "127.0.0.1"), "listening");
@@ -112,13 +122,8 @@ async function startModel(base: string) {
   /** The result of the next call of a tool, as the model gets it. */
   const result = async (): Promise<string> =>
     String(await once(server, "result", { signal: AbortSignal.timeout(60_000) }));
-  return { calls, sent, result, offered: () => offered, close: () => server.close() };
+  return { calls, sent, result, close: () => server.close() };
 }
-type Sent = {
-  messages: { role: string; content: string }[];
-  tools: { function: { name: string; description: string; parameters: object } }[];
-};
-
 type Chat = Awaited<ReturnType<typeof startChat>>;
 /** Starts `synaps chat` with the plugin. */
 async function startChat(install: Install) {
@@ -158,19 +163,62 @@ async function startChat(install: Install) {
     remove();
   };
   return {
-    home, log, logged, call, stop, said: () => said, sent: model.sent,
-    offered: (name: string) => model.offered().find((tool) => tool.function.name === name)?.function,
+    home, log, logged, call, stop, said: () => said, sent: () => model.sent,
     quit: () => end(() => synaps.stdin.end("/quit\n")),
     kill: () => end(() => synaps.kill("SIGKILL")),
   };
 }
 
+const loaded = `Extension loaded extension=${plugin} hooks=${manifest.hooks.length}`;
+const test = (name: string, fn: () => Promise<void> | void, skip: string | boolean = false) =>
+  it(name, { timeout: 120_000, skip }, fn);
+
+/** A folder in which the plugin is, in a fresh home, as the README installs it. */
+const [, commands = ""] = /```sh\n(mkdir [^`]*)```/.exec(readme) ?? [];
+const byReadme = (lines: string): Install => (_, HOME) => {
+  run(["sh", "-ec", lines], { PATH: process.env.PATH, HOME });
+};
+const linked = byReadme(commands);
+const copied = byReadme(commands.replace("ln -sfn", "cp -R"));
+/** As a clone is: without what npm installs. */
+const bare: Install = (folder) => cpSync(root, folder, {
+  recursive: true, filter: (path) => !["node_modules", ".git"].includes(basename(path)),
+});
+/** A copy with its packages, in which one text stands in place of another that is there once. */
+const edited = (from: string, to: string, extension = manifest): Install => (folder, home) => {
+  bare(folder, home);
+  symlinkSync(join(root, "node_modules"), join(folder, "node_modules"));
+  const parts = readFileSync(join(folder, main), "utf8").split(from);
+  assert.equal(parts.length, 2, `${from} has to be in ${main} once`);
+  writeFileSync(join(folder, main), parts.join(to));
+  const text = JSON.stringify({ ...JSON.parse(json), extension });
+  writeFileSync(join(folder, ".synaps-plugin/plugin.json"), text);
+};
+
+async function use<T extends { stop: () => unknown }>(started: Promise<T>, fn: (it: T) => unknown) {
+  const it = await started;
+  try {
+    await fn(it);
+  } finally {
+    await it.stop();
+  }
+}
+
+// ---- The tool hello -----------------------------------------------------------------------------
+
+const tool = `${plugin}_hello`; // as the model knows it
+const ada = { tool, args: { name: "Ada" } };
+const greeting = "Hello, Ada!";
+const wrong = { tool, args: { name: 42 } };
+const complaint = /Extension error: name is number, not a string$/;
+
+// ---- The guard ----------------------------------------------------------------------------------
+
 /** Starts the screen of SynapsCLI in tmux, with the plugin. */
 async function startScreen(install: Install) {
   const { home, base, env, log, logged, remove } = freshHome(install);
   const model = await startModel(base);
-  const tmux = (...args: string[]) => run(["tmux", "-L", basename(home), ...args], env, home);
-  tmux("new-session", "-d", "-x", "120", "-y", "40", "synaps");
+  const tmux = (...args: string[]) => run(["tmux", "-S", join(home, "tmux"), ...args], env, home);
   const shown = () => tmux("capture-pane", "-p");
   /** Presses a key until something is shown, or no longer: at first a question ignores keys. */
   const press = (key: string, what: string, holds: () => boolean) => {
@@ -192,60 +240,21 @@ async function startScreen(install: Install) {
     await press("Enter", "a request to the model", () => model.sent.length > already);
   };
   const stop = async () => {
-    tmux("kill-server");
-    await until(() => "the daemon to end", () => !existsSync(join(base, "run/daemon.sock")), 30_000);
     model.close();
+    tmux("kill-server");
+    spawnSync("synaps", ["daemon", "stop"], { env }); // else it waits ten seconds for a screen
+    await until(() => "the daemon to end", () => !existsSync(join(base, "run/daemon.sock")));
     remove();
   };
-  await until(() => `the prompt: ${shown()}`, () => shown().includes("enter send"));
+  try {
+    tmux("new-session", "-d", "-x", "120", "-y", "40", "synaps");
+    await until(() => `the prompt:\n${shown()}`, () => shown().includes("enter send"));
+  } catch (error) {
+    await stop();
+    throw error;
+  }
   return { home, log, logged, shown, press, call, result: model.result, stop };
 }
-
-const loaded = `Extension loaded extension=${plugin} hooks=${manifest.hooks.length}`;
-const test = (name: string, fn: () => Promise<void> | void, skip: string | boolean = false) =>
-  it(name, { timeout: 120_000, skip }, fn);
-
-/** A folder in which the plugin is, in a fresh home, as the README installs it. */
-const [, commands = ""] = /```sh\n(mkdir [^`]*)```/.exec(readme) ?? [];
-const byReadme = (lines: string): Install => (_, HOME) => {
-  run(["sh", "-ec", lines], { PATH: process.env.PATH, HOME });
-};
-const linked = byReadme(commands);
-const copied = byReadme(commands.replace("ln -sfn", "cp -R"));
-/** As a clone is: without what npm installs. */
-const bare: Install = (folder) => cpSync(root, folder, {
-  recursive: true, filter: (path) => !["node_modules", ".git"].includes(basename(path)),
-});
-/** A copy with its packages, in which texts stand in place of others: of a file, each there once. */
-const edited = (...edits: [file: string, from: string | RegExp, to: string][]): Install =>
-  (folder) => {
-    bare(folder, "");
-    symlinkSync(join(root, "node_modules"), join(folder, "node_modules"));
-    for (const [file, from, to] of edits) {
-      const text = readFileSync(join(folder, file), "utf8");
-      assert.equal(text.split(from).length, 2, `${from} has to be in ${file} once`);
-      writeFileSync(join(folder, file), text.replace(from, to));
-    }
-  };
-
-async function use<T extends { stop: () => unknown }>(started: Promise<T>, fn: (it: T) => unknown) {
-  const it = await started;
-  try {
-    await fn(it);
-  } finally {
-    await it.stop();
-  }
-}
-
-// ---- The tool hello -----------------------------------------------------------------------------
-
-const tool = `${plugin}_hello`; // as the model knows it
-const ada = { tool, args: { name: "Ada" } };
-const greeting = "Hello, Ada!";
-const wrong = { tool, args: { name: 42 } };
-const complaint = /Extension error: name is number, not a string$/;
-
-// ---- The guard ----------------------------------------------------------------------------------
 
 describe("the guard", () => {
   const bash = (command: string): Call => ({ tool: "bash", args: { command } });
@@ -256,8 +265,7 @@ describe("the guard", () => {
     `denied: rm -r, not plainly below /tmp: "${command}"`;
   /** A directory with something in it. */
   const marker = (path: string): string => {
-    mkdirSync(path, { recursive: true });
-    writeFileSync(join(path, "file"), "x");
+    cpSync(join(root, ".synaps-plugin"), path, { recursive: true });
     return path;
   };
 
@@ -270,7 +278,7 @@ describe("the guard", () => {
       assert.equal(await chat.call(bash(`rm -rf ${outside}`)), blocked(outside));
       const asked = `cd ${chat.home} && rm -rf marker`;
       assert.equal(await chat.call(bash(asked)), denied(asked));
-      assert.ok(existsSync(join(outside, "file")));
+      assert.ok(existsSync(join(outside, "plugin.json")));
       assert.equal(await chat.call(bash("echo hi")), "hi\n");
     }));
 
@@ -283,11 +291,12 @@ describe("the guard", () => {
       await start("bash");
       await until(() => "a session", () => chat.said().includes("[Session "));
       const [, session_id] = /\[Session (\S+) /.exec(chat.said()) ?? [];
-      const type = (input: string) => chat.call({ tool: "shell_send", args: { session_id, input } });
+      const type = (input: string) =>
+        chat.call({ tool: "shell_send", args: { session_id, input } });
       for (const input of [`${command}\n`, `${command}\\n`, `rm\\x20-rf\\x20${outside}\\r`]) {
         assert.equal(await type(input), blocked(outside));
       }
-      assert.ok(existsSync(join(outside, "file")));
+      assert.ok(existsSync(join(outside, "plugin.json")));
       assert.match(await type("echo $((40 + 2))\\n"), /\b42\b/);
     }));
 
@@ -320,8 +329,8 @@ describe("the guard", () => {
     }), noScreen);
 
   test("is there while a tool hangs that the user has given up", () => {
-    const hangs = edited(["hello-ext.ts", "await tool.call(members(input))",
-      "await new Promise<string>(() => log(`at work`))"]);
+    const atWork = "await tool.call(members(input))";
+    const hangs = edited(atWork, "await new Promise<string>(() => log(`at work`))");
     return use(startScreen(hangs), async ({ home, shown, press, call, result, logged, log }) => {
       const outside = marker(join(home, "marker"));
       await call(ada);
@@ -336,7 +345,7 @@ describe("the guard", () => {
   }, noScreen);
 });
 
-// ---- The plugin, from here on any -----------------------------------------------------------------
+// ---- The plugin, from here on any ---------------------------------------------------------------
 
 for (const [how, install] of [["linked", linked], ["copied", copied]] as const) {
   describe(`the plugin, ${how} as the README says`, () => {
@@ -351,10 +360,10 @@ for (const [how, install] of [["linked", linked], ["copied", copied]] as const) 
     });
 
     test("offers the model its tool, as it told SynapsCLI", () => {
-      const { name, description, parameters } = chat.offered(tool) ?? {};
-      assert.equal(name, tool);
-      assert.ok(description);
-      assert.equal(Object(parameters).type, "object");
+      const [request] = chat.sent();
+      const offered = request?.tools.find(({ function: { name } }) => name === tool);
+      assert.ok(offered?.function.description);
+      assert.equal(Object(offered.function.parameters).type, "object");
     });
 
     test("tells the model what was wrong with an input, and serves on", async () => {
@@ -390,16 +399,17 @@ describe("the plugin", () => {
       await chat.logged(loaded);
     }));
 
-  const injects = edited(
-    ["hello-ext.ts", /(?<=const hooks = new Map<string, Handler>\(\[)/,
-      '["before_message", () => ({ action: "inject", content: "In verse." })], '],
-    [".synaps-plugin/plugin.json", /(?<="hooks": \[)/, '{ "hook": "before_message" }, '],
-    [".synaps-plugin/plugin.json", /(?<="permissions": \[)/, '"privacy.llm_content", '],
-  );
+  const dispatch = "// ---- Dispatch -";
+  const inject = '() => ({ action: "inject", content: "In verse." })';
+  const injects = edited(dispatch, `hooks.set("before_message", ${inject});\n${dispatch}`, {
+    ...manifest,
+    hooks: [...manifest.hooks, { hook: "before_message" }],
+    permissions: [...manifest.permissions, "privacy.llm_content"],
+  });
   test("injects into the first request of a turn, not after a tool's result", () =>
     use(startChat(injects), async (chat) => {
       assert.equal(await chat.call(ada), greeting);
-      const has = chat.sent.map((body) => JSON.stringify(body).includes("In verse."));
+      const has = chat.sent().map((body) => JSON.stringify(body).includes("In verse."));
       assert.deepEqual(has, [true, false]);
     }));
 
