@@ -4,8 +4,8 @@
 //   - JSON-RPC 2.0 in the frames of LSP: "Content-Length: N\r\n\r\n" and N bytes of UTF-8 JSON
 //   - initialize comes first, then tool.call and hook.handle as they are needed, shutdown last
 //   - stdout belongs to the frames; what a person should read goes to stderr, SynapsCLI's log
-// To make it yours, edit the constants, the tool and the hook, and .synaps-plugin/plugin.json with
-// them. Cut the guard out whole. Keep the framing, the dispatch and main as they are.
+// To make it yours, edit the constants, the tool, the hook and .synaps-plugin/plugin.json; cut the
+// guard out whole. Keep the framing, the dispatch and main as they are.
 
 import { isUtf8 } from "node:buffer";
 import { once } from "node:events";
@@ -42,7 +42,6 @@ type HookResult =
   | { action: "replace"; output: string } // after_tool_call, with tools.transform_output
   | { action: "inject"; content: string } // before_message, on_session_start
   | { action: "context_phase"; phase: string }; // on_message_complete, with session.lifecycle
-
 /** The params of hook.handle, trusted once `kind` is a string; unused: null (guide: missing). */
 type HookEvent = {
   kind: string;
@@ -69,7 +68,7 @@ finished(process.stdin, () => wake());
 /** Waits for a chunk; gives false at the end of the input, and throws where it cannot be read. */
 async function readChunk(): Promise<boolean> {
   process.stdout.uncork(); // all replies to a chunk in one write, which costs more than a reply
-  if (process.stdout.writableNeedDrain) await once(process.stdout, "drain"); // a slow reader
+  if (process.stdout.writableNeedDrain) await once(process.stdout, "drain"); // for slow readers
   let chunk: Buffer | null = process.stdin.read();
   while (chunk === null && !process.stdin.readableEnded && !process.stdin.destroyed) {
     await new Promise<void>((resolve) => (wake = resolve));
@@ -273,7 +272,9 @@ async function reply(id: Id, method: string, params: unknown): Promise<string> {
   }
 }
 
-const send = (text: string) => { if (!isShutDown) writeToStdout(text); };
+function send(text: string): void {
+  if (!isShutDown) writeToStdout(text);
+}
 /** Takes the body of a frame; writes the reply, where one is due, as soon as it is there. */
 async function serve(body: Buffer): Promise<void> {
   let message: Record<string, unknown>;
@@ -298,8 +299,6 @@ async function main(): Promise<void> {
   process.exitCode = 1; // until everything asked is answered
   process.stderr.on("error", () => {}); // nobody reads: go on
   process.stdout.on("error", (error) => process.stdin.destroy(error)); // nobody reads: end
-  const leave = () => writeToStdout("", () => process.exit()); // once what is written has left
-  finished(process.stdin, () => setTimeout(leave, MAX_END_MS).unref());
   try {
     if (process.stdin.isTTY) throw new Error("is started by SynapsCLI; to see it work: npm test");
     for (let body; !isShutDown && (body = await recv()); ) {
@@ -308,13 +307,14 @@ async function main(): Promise<void> {
       // What settles at once is answered in order; what does not holds up nothing.
       await new Promise<void>((resolve) => process.nextTick(resolve));
     }
-    if (!isShutDown) await Promise.all(working);
-    if (working.size === 0) process.exitCode = 0;
   } catch (error) {
-    log(messageOf(error));
+    return log(messageOf(error));
   } finally {
     process.stdout.uncork();
     process.stdin.destroy();
+    setTimeout(() => writeToStdout("", () => process.exit()), MAX_END_MS).unref();
   }
+  if (!isShutDown) await Promise.all(working);
+  if (working.size === 0) process.exitCode = 0;
 }
 void main();
