@@ -124,6 +124,7 @@ async function startModel(base: string) {
     String(await once(server, "result", { signal: AbortSignal.timeout(60_000) }));
   return { calls, sent, result, close: () => server.close() };
 }
+
 type Chat = Awaited<ReturnType<typeof startChat>>;
 /** Starts `synaps chat` with the plugin. */
 async function startChat(install: Install) {
@@ -173,8 +174,8 @@ const loaded = `Extension loaded extension=${plugin} hooks=${manifest.hooks.leng
 const test = (name: string, fn: () => Promise<void> | void, skip: string | boolean = false) =>
   it(name, { timeout: 120_000, skip }, fn);
 
-/** A folder in which the plugin is, in a fresh home, as the README installs it. */
 const [, commands = ""] = /```sh\n(mkdir [^`]*)```/.exec(readme) ?? [];
+/** Runs lines of the README in the fresh home: they put the folder, or a copy, where it belongs. */
 const byReadme = (lines: string): Install => (_, HOME) => {
   run(["sh", "-ec", lines], { PATH: process.env.PATH, HOME });
 };
