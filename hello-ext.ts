@@ -60,60 +60,56 @@ const isId = (value: unknown): value is Id =>
 const isHookEvent = (value: unknown): value is HookEvent => typeof members(value).kind === "string";
 
 // ---- Framing ------------------------------------------------------------------------------------
-let unread: Buffer = Buffer.alloc(0); // what is left of the last chunk of the input
-let wake = () => {}; // ends the wait for the next one
+let wake = () => {}; // ends the wait for input
 process.stdin.on("readable", () => wake());
 finished(process.stdin, () => wake());
 
-/** Waits for a chunk; gives false at the end of the input, and throws where it cannot be read. */
-async function readChunk(): Promise<boolean> {
-  process.stdout.uncork(); // all replies to a chunk in one write, which costs more than a reply
-  if (process.stdout.writableNeedDrain) await once(process.stdout, "drain"); // for slow readers
+/** Waits for a chunk; gives null at the end of the input, and throws where it cannot be read. */
+async function readChunk(): Promise<Buffer | null> {
+  if (process.stdout.writableNeedDrain) await once(process.stdout, "drain"); // a slow reader
   let chunk: Buffer | null = process.stdin.read();
   while (chunk === null && !process.stdin.readableEnded && !process.stdin.destroyed) {
     await new Promise<void>((resolve) => (wake = resolve));
     chunk = process.stdin.read();
   }
   if (process.stdin.errored) throw process.stdin.errored;
-  if (chunk === null) return false;
-  process.stdout.cork();
-  unread = chunk;
-  return true;
+  return chunk;
 }
 
 /** Takes a header; gives the length of the body in bytes. Throws where there is not one. */
 function contentLength(header: string): number {
-  const lines = header.matchAll(/(?:^|\n)content-length[ \t]*:([^\n]*)/gi); // content-length: 94\r
-  const lengths = new Set(Array.from(lines, ([, value = ""]) =>
-    /^\s*[0-9]+\s*$/.test(value) ? Number(value) : NaN));
-  const [length = NaN] = lengths;
-  if (lengths.size === 1 && length <= MAX_REQUEST_BYTES) return length;
+  const lines = header.split("\n").filter((line) => /^content-length[ \t]*:/i.test(line));
+  const values = lines.map((line) => /^[^:]*:\s*([0-9]+)\s*$/.exec(line)?.[1]);
+  const [length = NaN, ...others] = values.map(Number);
+  if (length <= MAX_REQUEST_BYTES && others.every((other) => other === length)) return length;
   throw new Error(`no one Content-Length of up to 64 MiB: ${show(header.trim())}`);
 }
 
-/** Reads a frame: header lines up to the blank one, then so many bytes; undefined at the end of the
- * input. Throws where a frame is broken: where the next one starts is then anybody's guess. */
-async function recv(): Promise<Buffer | undefined> {
-  let header = "";
-  while (!header.endsWith("\n\r\n") && !header.endsWith("\n\n")) {
-    if (unread.length === 0 && !(await readChunk())) {
-      if (header.trim()) throw new Error("input ended inside a frame");
-      return undefined;
+let headerSoFar = ""; // of a frame that has not come whole: header lines up to the blank one,
+let bodySoFar: Buffer | undefined; // then the body,
+let filled = 0; // of which this many bytes have come
+
+/** Takes a chunk of the input; gives the body of each frame that ends in it. Throws where a frame
+ * is broken: where the next one starts is then anybody's guess. */
+function* recv(chunk: Buffer): Generator<Buffer> {
+  while (chunk.length > 0) {
+    if (!bodySoFar) {
+      const lineEnd = chunk.indexOf("\n") + 1 || chunk.length;
+      headerSoFar += chunk.toString("latin1", 0, lineEnd);
+      chunk = chunk.subarray(lineEnd);
+      if (headerSoFar.length > MAX_HEADER_BYTES) throw new Error("header over 8 KiB");
+      if (headerSoFar === "\n" || headerSoFar === "\r\n") headerSoFar = ""; // between frames
+      if (!headerSoFar.endsWith("\n\r\n") && !headerSoFar.endsWith("\n\n")) continue;
+      bodySoFar = Buffer.allocUnsafe(contentLength(headerSoFar));
     }
-    const lineEnd = unread.indexOf("\n") + 1 || unread.length;
-    header += unread.toString("latin1", 0, lineEnd);
-    unread = unread.subarray(lineEnd);
-    if (header.length > MAX_HEADER_BYTES) throw new Error("header over 8 KiB");
-    if (header === "\n" || header === "\r\n") header = ""; // a blank line between frames
-  }
-  const body = Buffer.allocUnsafe(contentLength(header));
-  for (let filled = 0; filled < body.length; ) {
-    if (unread.length === 0 && !(await readChunk())) throw new Error("input ended inside a frame");
-    const copied = unread.copy(body, filled);
-    unread = unread.subarray(copied);
+    const copied = chunk.copy(bodySoFar, filled);
+    chunk = chunk.subarray(copied);
     filled += copied;
+    if (filled < bodySoFar.length) continue;
+    const body = bodySoFar;
+    [headerSoFar, bodySoFar, filled] = ["", undefined, 0];
+    yield body;
   }
-  return body;
 }
 
 /** Takes a response; gives its frame, header and body in one piece. Throws if it is over 4 MiB. */
@@ -128,7 +124,7 @@ function frame(response: { id: Id; result: unknown } | { id: Id; error: object }
 const failure = (id: Id, code: number, message: string) => frame({ id, error: { code, message } });
 
 // stdout belongs to the frames: what anything else writes there, console too, goes to stderr.
-const writeToStdout = process.stdout.write.bind(process.stdout);
+const send: (text: string, then?: () => void) => void = process.stdout.write.bind(process.stdout);
 Object.assign(process.stdout, { write: process.stderr.write.bind(process.stderr) });
 
 // ---- The tool: to add one, add an entry ---------------------------------------------------------
@@ -219,8 +215,8 @@ const hooks = new Map<string, Handler>([["before_tool_call", beforeToolCall]]);
 const capabilities = { tools, hooks: [...hooks.keys()].map((name) => ({ name })) };
 let isShutDown = false; // from the reply to shutdown on
 
-/** Takes a method and its params; gives the result. Throws what a tool or a hook throws. */
-async function handle(method: string, params: unknown): Promise<unknown> {
+/** Takes a method and its params; gives the result or a promise. Throws what a handler throws. */
+function handle(method: string, params: unknown): unknown {
   switch (method) {
     case "initialize": return { name: NAME, version: VERSION, protocol_version: 1, capabilities };
     case "tool.call": return callTool(members(params));
@@ -241,11 +237,12 @@ async function callTool({ name, input }: Record<string, unknown>): Promise<unkno
 
 /** Takes the params of hook.handle, the runtime's or the guide's; gives the event in them. */
 function eventOf(params: unknown): HookEvent | undefined {
+  if (isHookEvent(params)) return params;
   const { hook, context } = members(params);
   const { tool, input, ...own } = members(context);
   const tool_name = own.tool_name ?? tool ?? "bash";
   const guides = { ...own, kind: hook, tool_name, tool_input: own.tool_input ?? input };
-  return [params, guides].find(isHookEvent);
+  return isHookEvent(guides) ? guides : undefined;
 }
 
 async function callHook(params: unknown): Promise<unknown> {
@@ -272,9 +269,6 @@ async function reply(id: Id, method: string, params: unknown): Promise<string> {
   }
 }
 
-function send(text: string): void {
-  if (!isShutDown) writeToStdout(text);
-}
 /** Takes the body of a frame; writes the reply, where one is due, as soon as it is there. */
 async function serve(body: Buffer): Promise<void> {
   let message: Record<string, unknown>;
@@ -289,7 +283,7 @@ async function serve(body: Buffer): Promise<void> {
   if (!isId(id)) return send(failure(null, InvalidRequest, "id is no number, null, short string"));
   if (typeof method !== "string") return send(failure(id, InvalidRequest, "no method"));
   const response = await reply(id, method, params);
-  if ("id" in message) send(response); // JSON-RPC: never a notification
+  if ("id" in message && !isShutDown) send(response); // JSON-RPC: never to a notification
   if (method === "shutdown") isShutDown = true;
 }
 
@@ -301,18 +295,24 @@ async function main(): Promise<void> {
   process.stdout.on("error", (error) => process.stdin.destroy(error)); // nobody reads: end
   try {
     if (process.stdin.isTTY) throw new Error("is started by SynapsCLI; to see it work: npm test");
-    for (let body; !isShutDown && (body = await recv()); ) {
-      const served = serve(body).finally(() => working.delete(served));
-      working.add(served);
-      // What settles at once is answered in order; what does not holds up nothing.
-      await new Promise<void>((resolve) => process.nextTick(resolve));
+    for (let chunk; !isShutDown && (chunk = await readChunk()); ) {
+      process.stdout.cork(); // all replies to a chunk in one write, which costs more than a reply
+      for (const body of recv(chunk)) {
+        const served = serve(body).finally(() => working.delete(served));
+        working.add(served);
+        // What settles at once is answered in order; what does not holds up nothing.
+        await new Promise<void>((resolve) => process.nextTick(resolve));
+        if (isShutDown) break;
+      }
+      process.stdout.uncork();
     }
+    if (headerSoFar.trim()) throw new Error("input ended inside a frame");
   } catch (error) {
     return log(messageOf(error));
   } finally {
     process.stdout.uncork();
     process.stdin.destroy();
-    setTimeout(() => writeToStdout("", () => process.exit()), MAX_END_MS).unref();
+    setTimeout(() => send("", () => process.exit()), MAX_END_MS).unref();
   }
   if (!isShutDown) await Promise.all(working);
   if (working.size === 0) process.exitCode = 0;

@@ -354,7 +354,7 @@ describe("framing", limit, () => {
   });
 
   const noLength = "no one Content-Length of up to 64 MiB";
-  const values = ["", "abc", "24abc", "-1", "+2", "2.0", "1e3", "0x10", "1 2", `${2 ** 26 + 1}`];
+  const values = ["", "abc", "1:5", "24abc", "-1", "+2", "2.0", "1e3", "0x10", "1 2", `${2 ** 26 + 1}`];
   for (const [text = "", complaint = ""] of [
     ...[
       "X-Other: 1", "X: Content-Length: 5", "X: a\rContent-Length: 5",
