@@ -7,7 +7,6 @@
 // To make it yours, edit the constants, the tool, the hook and .synaps-plugin/plugin.json; cut the
 // guard out whole. Keep the framing, the dispatch and main as they are.
 
-import { isUtf8 } from "node:buffer";
 import { once } from "node:events";
 import { posix } from "node:path";
 import { finished } from "node:stream";
@@ -85,29 +84,27 @@ function contentLength(header: string): number {
   throw new Error(`no one Content-Length of up to 64 MiB: ${show(header.trim())}`);
 }
 
-let headerSoFar = ""; // of a frame that has not come whole: header lines up to the blank one,
-let bodySoFar: Buffer | undefined; // then the body,
-let filled = 0; // of which this many bytes have come
+/** What has come of a frame: of its header, and once that is whole, of its body in bytes. */
+let part: { header: string; body?: Buffer; filled: number } = { header: "", filled: 0 };
 
-/** Takes a chunk of the input; gives the body of each frame that ends in it. Throws where a frame
- * is broken: where the next one starts is then anybody's guess. */
+/** Takes a chunk; gives the body of each frame that ends in it. Throws where a frame is broken. */
 function* recv(chunk: Buffer): Generator<Buffer> {
   while (chunk.length > 0) {
-    if (!bodySoFar) {
+    if (!part.body) {
       const lineEnd = chunk.indexOf("\n") + 1 || chunk.length;
-      headerSoFar += chunk.toString("latin1", 0, lineEnd);
+      part.header += chunk.toString("latin1", 0, lineEnd);
       chunk = chunk.subarray(lineEnd);
-      if (headerSoFar.length > MAX_HEADER_BYTES) throw new Error("header over 8 KiB");
-      if (headerSoFar === "\n" || headerSoFar === "\r\n") headerSoFar = ""; // between frames
-      if (!headerSoFar.endsWith("\n\r\n") && !headerSoFar.endsWith("\n\n")) continue;
-      bodySoFar = Buffer.allocUnsafe(contentLength(headerSoFar));
+      if (part.header.length > MAX_HEADER_BYTES) throw new Error("header over 8 KiB");
+      if (part.header === "\n" || part.header === "\r\n") part.header = ""; // between frames
+      if (!part.header.endsWith("\n\r\n") && !part.header.endsWith("\n\n")) continue;
+      part.body = Buffer.allocUnsafe(contentLength(part.header));
     }
-    const copied = chunk.copy(bodySoFar, filled);
+    const copied = chunk.copy(part.body, part.filled);
     chunk = chunk.subarray(copied);
-    filled += copied;
-    if (filled < bodySoFar.length) continue;
-    const body = bodySoFar;
-    [headerSoFar, bodySoFar, filled] = ["", undefined, 0];
+    part.filled += copied;
+    if (part.filled < part.body.length) continue;
+    const { body } = part;
+    part = { header: "", filled: 0 };
     yield body;
   }
 }
@@ -269,12 +266,12 @@ async function reply(id: Id, method: string, params: unknown): Promise<string> {
   }
 }
 
+const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }); // a BOM is kept: no JSON
 /** Takes the body of a frame; writes the reply, where one is due, as soon as it is there. */
 async function serve(body: Buffer): Promise<void> {
   let message: Record<string, unknown>;
   try {
-    if (!isUtf8(body)) throw new Error("the body is no UTF-8");
-    message = members(JSON.parse(body.toString()));
+    message = members(JSON.parse(utf8.decode(body)));
   } catch (error) {
     return send(failure(null, ParseError, messageOf(error)));
   }
@@ -288,27 +285,30 @@ async function serve(body: Buffer): Promise<void> {
 }
 
 // ---- Main ---------------------------------------------------------------------------------------
+const working = new Set<Promise<void>>(); // what is asked and not answered yet
+
+/** Takes a chunk; serves its frames. What settles at once is answered in order. */
+async function serveChunk(chunk: Buffer): Promise<void> {
+  process.stdout.cork(); // all replies to a chunk in one write, which costs more than a reply
+  for (const body of recv(chunk)) {
+    const served = serve(body).finally(() => working.delete(served));
+    working.add(served);
+    await new Promise<void>((resolve) => process.nextTick(resolve)); // and no longer: it may hang
+    if (isShutDown) break;
+  }
+  process.stdout.uncork();
+}
+
 async function main(): Promise<void> {
-  const working = new Set<Promise<void>>();
   process.exitCode = 1; // until everything asked is answered
   process.stderr.on("error", () => {}); // nobody reads: go on
   process.stdout.on("error", (error) => process.stdin.destroy(error)); // nobody reads: end
   try {
     if (process.stdin.isTTY) throw new Error("is started by SynapsCLI; to see it work: npm test");
-    for (let chunk; !isShutDown && (chunk = await readChunk()); ) {
-      process.stdout.cork(); // all replies to a chunk in one write, which costs more than a reply
-      for (const body of recv(chunk)) {
-        const served = serve(body).finally(() => working.delete(served));
-        working.add(served);
-        // What settles at once is answered in order; what does not holds up nothing.
-        await new Promise<void>((resolve) => process.nextTick(resolve));
-        if (isShutDown) break;
-      }
-      process.stdout.uncork();
-    }
-    if (headerSoFar.trim()) throw new Error("input ended inside a frame");
+    for (let chunk; !isShutDown && (chunk = await readChunk()); ) await serveChunk(chunk);
+    if (part.header.trim()) throw new Error("input ended inside a frame");
   } catch (error) {
-    return log(messageOf(error));
+    return log(messageOf(error)); // a broken frame too: the next could start anywhere
   } finally {
     process.stdout.uncork();
     process.stdin.destroy();
