@@ -433,7 +433,6 @@ describe("json-rpc", limit, () => {
     const said = methods.map((method) => `unknown method ${JSON.stringify(method)}`);
     assert.equal((await end()).stderr, logged(...said));
   });
-
 });
 
 // ---- A tool, whatever it does -------------------------------------------------------------------
