@@ -47,7 +47,7 @@ type HookEvent = {
   tool_name?: string | null;
   tool_input?: unknown;
   tool_output?: string | null; // in after_tool_call only
-  message?: string | null;
+  message?: string | null; // in before_message: what the user wrote
 };
 const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
@@ -218,7 +218,7 @@ function handle(method: string, params: unknown): unknown {
     case "initialize": return { name: NAME, version: VERSION, protocol_version: 1, capabilities };
     case "tool.call": return callTool(members(params));
     case "hook.handle": return callHook(params);
-    case "shutdown": return {};
+    case "info.get": case "shutdown": return {}; // info.get: runtime, once after initialize
   }
   log(`unknown method ${show(method)}`);
   return {}; // the guide: no MethodNotFound

@@ -1,7 +1,7 @@
 // Drives the extension over pipes as SynapsCLI does: with the command of plugin.json, the runtime's
 // environment and its working directory. The framing is written here once more, to test it.
-// In a copy, make yours what comes first, "Step 8" and "The tool hello"; "The guard" goes out in
-// one piece. All that follows holds for any extension.
+// In a copy, "Step 8" and "The tool hello" are yours, "The guard" goes out in one piece. What comes
+// after holds for any extension; it also runs the README's first command and its conversation.
 
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
@@ -21,7 +21,7 @@ const { extension: manifest, ...plugin } = JSON.parse(read(".synaps-plugin/plugi
 const main = "hello-ext.ts";
 const limit = { timeout: 120_000 }; // of a section: a hang fails, whatever hangs
 
-// What starts the extension: the variable LAUNCHER ("deno run hello-ext.ts"), else the manifest's
+// What starts the extension: the variable LAUNCHER ("deno run -A hello-ext.ts"), else the manifest's
 // command, in which `node` is the Node that runs the tests.
 const launcher = process.env.LAUNCHER?.split(" ");
 const command = launcher ?? [process.execPath, ...manifest.args];
@@ -59,10 +59,13 @@ function temporary(owner: Owner): string {
   return folder;
 }
 
-/** What the runtime passes on of its environment; a home of its own, for what a tool may store. */
+const homes = new WeakMap<Owner, string>();
+/** What the runtime passes on of its environment; HOME is the test's own, and the same in it. */
 function environment(owner: Owner) {
   const { PATH, LANG, TERM, XDG_RUNTIME_DIR } = process.env;
-  return { PATH, LANG, TERM, XDG_RUNTIME_DIR, HOME: temporary(owner) };
+  const HOME = homes.get(owner) ?? temporary(owner);
+  homes.set(owner, HOME);
+  return { PATH, LANG, TERM, XDG_RUNTIME_DIR, HOME };
 }
 
 /** Starts the extension in a folder; its owner's end kills it if it still runs then. */
@@ -347,8 +350,7 @@ describe("framing", limit, () => {
     const { ask, send, end, said } = start(t);
     await ask(probe); // it runs, and from now on nothing is read
     send(framed({ ...probe, id: "i".repeat(1000) }).repeat(8000));
-    let seen: number;
-    do [seen] = [said().length, await delay(500)]; while (said().length > seen); // until it rests
+    for (let seen = -1; said().length > seen; await delay(500)) seen = said().length; // till it rests
     assert.ok(said().split("\n").length < 8000, "it answered all of them");
     assert.equal((await end()).replies.length, 8000);
   });
@@ -561,8 +563,7 @@ describe("a hook", limit, () => {
   it("gets every field, in the guide's words too, answers with any, and in its time", async (t) => {
     const { ask } = startWith(t, `(input: unknown) => new Promise<HookResult>((done) =>
       setTimeout(done, 20, { action: "modify", input }))`);
-    const kind = "before_tool_call";
-    const xls = { kind, tool_name: "x", tool_input: ls };
+    const xls = { kind: "before_tool_call", tool_name: "x", tool_input: ls };
     for (const [params, input] of [
       [event("bash", ls), event("bash", ls)],
       [guide({ tool_name: "x", tool_input: ls }), xls],

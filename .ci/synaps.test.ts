@@ -208,9 +208,9 @@ async function use<T extends { stop: () => unknown }>(started: Promise<T>, fn: (
 // ---- The tool hello -----------------------------------------------------------------------------
 
 const tool = `${plugin}_hello`; // as the model knows it
-const ada = { tool, args: { name: "Ada" } };
-const greeting = "Hello, Ada!";
-const wrong = { tool, args: { name: 42 } };
+const right = { tool, args: { name: "Ada" } }; // a call that works, and what the model gets
+const answer = "Hello, Ada!";
+const wrong = { tool, args: { name: 42 } }; // a call that throws, and what the model gets
 const complaint = /Extension error: name is number, not a string$/;
 
 // ---- The guard ----------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ describe("the guard", () => {
     const hangs = edited(atWork, "await new Promise<string>(() => log(`at work`))");
     return use(startScreen(hangs), async ({ home, shown, press, call, result, logged, log }) => {
       const outside = marker(join(home, "marker"));
-      await call(ada);
+      await call(right);
       await logged("at work");
       await press("Escape", "an aborted call", () => shown().includes("aborted"));
       const told = result();
@@ -357,7 +357,7 @@ for (const [how, install] of [["linked", linked], ["copied", copied]] as const) 
     test("is loaded", () => chat.logged(loaded));
 
     test("gives the model what its tool says, no JSON", async () => {
-      assert.equal(await chat.call(ada), greeting);
+      assert.equal(await chat.call(right), answer);
     });
 
     test("offers the model its tool, as it told SynapsCLI", () => {
@@ -369,7 +369,7 @@ for (const [how, install] of [["linked", linked], ["copied", copied]] as const) 
 
     test("tells the model what was wrong with an input, and serves on", async () => {
       assert.match(await chat.call(wrong), complaint);
-      assert.equal(await chat.call(ada), greeting);
+      assert.equal(await chat.call(right), answer);
     });
 
     test("is gone after /quit", () => chat.quit());
@@ -384,7 +384,7 @@ for (const [how, install] of [["linked", linked], ["copied", copied]] as const) 
 
 describe("the plugin", () => {
   test("is gone after SynapsCLI is killed", () => use(startChat(linked), async (chat) => {
-    assert.equal(await chat.call(ada), greeting);
+    assert.equal(await chat.call(right), answer);
     await chat.kill();
   }));
 
@@ -396,12 +396,13 @@ describe("the plugin", () => {
   };
   test("is set up in a bare clone, as after an install from git", () =>
     use(startChat(setUp), async (chat) => {
-      assert.equal(await chat.call(ada), greeting);
+      assert.equal(await chat.call(right), answer);
       await chat.logged(loaded);
     }));
 
   const dispatch = "// ---- Dispatch -";
-  const inject = '() => ({ action: "inject", content: "In verse." })';
+  // In a copy that has this hook, its handler is replaced here; a second subscription does no harm.
+  const inject = '({ message }) => ({ action: "inject", content: `In verse: ${message}` })';
   const injects = edited(dispatch, `hooks.set("before_message", ${inject});\n${dispatch}`, {
     ...manifest,
     hooks: [...manifest.hooks, { hook: "before_message" }],
@@ -409,8 +410,8 @@ describe("the plugin", () => {
   });
   test("injects into the first request of a turn, not after a tool's result", () =>
     use(startChat(injects), async (chat) => {
-      assert.equal(await chat.call(ada), greeting);
-      const has = chat.sent().map((body) => JSON.stringify(body).includes("In verse."));
+      assert.equal(await chat.call(right), answer);
+      const has = chat.sent().map((body) => JSON.stringify(body).includes("In verse: go"));
       assert.deepEqual(has, [true, false]);
     }));
 
