@@ -4,10 +4,8 @@
 //   - JSON-RPC 2.0 in the frames of LSP: "Content-Length: N\r\n\r\n" and N bytes of UTF-8 JSON
 //   - initialize comes first, then tool.call and hook.handle as they are needed, shutdown last
 //   - stdout belongs to the frames; what a person should read goes to stderr, SynapsCLI's log
-// To make it yours, edit the constants, the tool, the hook and .synaps-plugin/plugin.json; cut the
-// guard out whole. Keep the framing, the dispatch and main as they are.
+// Edit the constants, the tool, the hook and .synaps-plugin/plugin.json; keep the rest as it is.
 
-import { once } from "node:events";
 import { posix } from "node:path";
 import { finished } from "node:stream";
 
@@ -59,20 +57,19 @@ const isId = (value: unknown): value is Id =>
 const isHookEvent = (value: unknown): value is HookEvent => typeof members(value).kind === "string";
 
 // ---- Framing ------------------------------------------------------------------------------------
-let wake = () => {}; // ends the wait for input
+let wake = () => {};
 process.stdin.on("readable", () => wake());
+process.stdout.on("drain", () => wake());
 finished(process.stdin, () => wake());
 
-/** Waits for a chunk; gives null at the end of the input, and throws where it cannot be read. */
+/** Waits for a slow reader, then for a chunk; null is the input's end. Throws as stdin does. */
 async function readChunk(): Promise<Buffer | null> {
-  if (process.stdout.writableNeedDrain) await once(process.stdout, "drain"); // a slow reader
-  let chunk: Buffer | null = process.stdin.read();
-  while (chunk === null && !process.stdin.readableEnded && !process.stdin.destroyed) {
+  for (;;) {
+    const chunk: Buffer | null = process.stdout.writableNeedDrain ? null : process.stdin.read();
+    if (process.stdin.errored) throw process.stdin.errored;
+    if (chunk || process.stdin.readableEnded || process.stdin.destroyed) return chunk;
     await new Promise<void>((resolve) => (wake = resolve));
-    chunk = process.stdin.read();
   }
-  if (process.stdin.errored) throw process.stdin.errored;
-  return chunk;
 }
 
 /** Takes a header; gives the length of the body in bytes. Throws where there is not one. */
@@ -103,9 +100,8 @@ function* recv(chunk: Buffer): Generator<Buffer> {
     chunk = chunk.subarray(copied);
     part.filled += copied;
     if (part.filled < part.body.length) continue;
-    const { body } = part;
+    yield part.body;
     part = { header: "", filled: 0 };
-    yield body;
   }
 }
 
@@ -120,8 +116,8 @@ function frame(response: { id: Id; result: unknown } | { id: Id; error: object }
 }
 const failure = (id: Id, code: number, message: string) => frame({ id, error: { code, message } });
 
-// stdout belongs to the frames: what anything else writes there, console too, goes to stderr.
-const send: (text: string, then?: () => void) => void = process.stdout.write.bind(process.stdout);
+// stdout belongs to the frames: all else goes to stderr, console too. Let no child inherit it.
+const send = process.stdout.write.bind(process.stdout);
 Object.assign(process.stdout, { write: process.stderr.write.bind(process.stderr) });
 
 // ---- The tool: to add one, add an entry ---------------------------------------------------------
@@ -143,23 +139,23 @@ const tools: Tool[] = [{
 }];
 
 // ---- The guard's rule: to cut it out, see the README --------------------------------------------
-const SEPARATOR = /[;\n]|(?<![<>])[&|](?!>)/g; // between two commands, unlike & in 2>&1 and &>log
-const REDIRECTION = /(?:(?<!\S)\d+)?&?[<>]+[&|]?[ \t]*[^\s<>&|]*/g; // 2>/dev/null, > log, 2>&1
-const ENCLOSED = /\\[^]|'[^']*'|"(?:\\[^]|[^"\\])*"|`[^`]*`|\$\([^()]*\)/g; // 'a;b' in rm 'a;b' -r
-const GIT = /(?:^|[({]|\b(?:do|then|else|sudo|xargs)|-0)\s*git\s+/; // where git is the command
+const SEPARATOR = /[;\n]|(?<![<>])[&|](?!>)/; // between two commands, unlike & in 2>&1 and &>log
+const HIDING = /["'`\\(]|\$[{[]/; // may hide a separator: rm "a;b" -r
+const REDIRECTION = /(?:(?<!\S)\d+)?&?[<>]+(?:&[ \t]*-|[&|]?[ \t]*[^\s<>&|]*)/g; // > log, 2>&1
+const BLANK = /\\(?:[nt]|[xu][\da-fA-F]+|[0-7]+)|\$(?:\{?IFS|\d)|[<>]&[ \t]*-/g; // rm$IFS-r
+const GIT = /(?:^|[;&|\n({]|\b(?:do|then|else|sudo|xargs)|-0)\s*git[ \t]+/; // git as the command
 const RM = new RegExp(`(?<![\\w.-]|${GIT.source})rm(?![\\w./-])`); // rm, no --rm, rm.txt, git rm
 const RECURSIVE = /(?<![\w./-])-(?:[dfivIPWx]*[rR]|-r)/; // -r, -fR, --recursive
 const NOT_PLAIN = /["'\\$`*?[\]{}()~#!]|[^\S \t\n]|[\0-\x08\x7f]/; // may stand for something else
 
 /** Takes shell text; gives its commands with an rm -r in them, however it is spelled or wrapped. */
 function findRemovals(text: string): string[] {
-  return text
-    .replace(/\\\n/g, "") // a line that goes on in the next
-    .replace(/\\(?:[nt]|x20|0?40)|\$\{?IFS/g, " ") // printf 'rm\t-r x' | sh; rm$IFS-r
-    .replace(ENCLOSED, (part) => part.replace(SEPARATOR, " "))
-    .replace(/\$?["']|\\/g, "") // r'm', \rm, $'rm'
-    .split(SEPARATOR)
-    .filter((command) => command.split(RM).slice(1).some((words) => RECURSIVE.test(words)));
+  const commands = HIDING.test(text) ? [text] : text.split(SEPARATOR);
+  return commands.filter((command) => {
+    const quoted = command.replace(BLANK, ","); // a comma, so that git\nrm is no git rm
+    const spellings = [quoted.replace(/\\\n|\$?["']|\\/g, ""), quoted.replace(/["'\\]/g, " ")];
+    return spellings.some((it) => it.split(RM).slice(1).some((rest) => RECURSIVE.test(rest)));
+  });
 }
 
 /** Takes a command; gives what its rm names, and nothing where rm is not its first word. */
@@ -179,7 +175,7 @@ function decodeKeys(text: string): string {
   const keys = new Map([["n", "\n"], ["r", "\n"], ["t", "\t"], ["\\", "\\"]]);
   const escape = /\\(?:x[89a-fA-F][0-9a-fA-F]|x([0-9a-fA-F]{1,2})|([nrtab0e\\]))/g; // \x20, \n
   return text.replace(escape, (_, x, key) => keys.get(key) ?? String.fromCharCode(parseInt(x, 16)))
-    .replace(/\r/g, "\n").replace(/[\0-\x08\x0e-\x1f\x7f]/g, "");
+    .replace(/\r/g, "\n").replace(/[\0-\x08\x0b-\x1f\x7f]/g, "");
 }
 
 /** The tools that take shell text, and its field (runtime). */
@@ -228,6 +224,7 @@ async function callTool({ name, input }: Record<string, unknown>): Promise<unkno
   const tool = tools.find((tool) => tool.name === name);
   if (!tool) throw new InvalidInput(`name is ${show(name)}, which is no tool of ${NAME}`);
   if (!isObject(input ?? {})) throw new InvalidInput("input is no object");
+  process.stdout.uncork(); // it may take its time, or end the process
   const text = await tool.call(members(input));
   return { content: text, output: text }; // the runtime reads content, the guide output
 }
@@ -273,12 +270,12 @@ async function serve(body: Buffer): Promise<void> {
   try {
     message = members(JSON.parse(utf8.decode(body)));
   } catch (error) {
-    return send(failure(null, ParseError, messageOf(error)));
+    return void send(failure(null, ParseError, messageOf(error)));
   }
   const { id = null, method, params } = message;
   if (method === undefined && ("result" in message || "error" in message)) return; // a response
-  if (!isId(id)) return send(failure(null, InvalidRequest, "id is no number, null, short string"));
-  if (typeof method !== "string") return send(failure(id, InvalidRequest, "no method"));
+  if (!isId(id)) return void send(failure(null, InvalidRequest, "id is no id of JSON-RPC"));
+  if (typeof method !== "string") return void send(failure(id, InvalidRequest, "no method"));
   const response = await reply(id, method, params);
   if ("id" in message && !isShutDown) send(response); // JSON-RPC: never to a notification
   if (method === "shutdown") isShutDown = true;
@@ -302,11 +299,14 @@ async function serveChunk(chunk: Buffer): Promise<void> {
 async function main(): Promise<void> {
   process.exitCode = 1; // until everything asked is answered
   process.stderr.on("error", () => {}); // nobody reads: go on
-  process.stdout.on("error", (error) => process.stdin.destroy(error)); // nobody reads: end
+  process.stdout.on("error", (error) => {
+    log(messageOf(error)); // nobody reads: end
+    process.stdin.destroy();
+  });
   try {
     if (process.stdin.isTTY) throw new Error("is started by SynapsCLI; to see it work: npm test");
     for (let chunk; !isShutDown && (chunk = await readChunk()); ) await serveChunk(chunk);
-    if (part.header.trim()) throw new Error("input ended inside a frame");
+    if (part.header.trim() && !isShutDown) throw new Error("input ended inside a frame");
   } catch (error) {
     return log(messageOf(error)); // a broken frame too: the next could start anywhere
   } finally {
@@ -315,6 +315,6 @@ async function main(): Promise<void> {
     setTimeout(() => send("", () => process.exit()), MAX_END_MS).unref();
   }
   if (!isShutDown) await Promise.all(working);
-  if (working.size === 0) process.exitCode = 0;
+  if (working.size === 0) send("", (error) => (process.exitCode = error ? 1 : 0));
 }
 void main();

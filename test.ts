@@ -200,21 +200,22 @@ describe("the guard", limit, () => {
   for (const [answer, tool, about, ...texts] of [
     ["continue", "bash", "text without a recursive rm, but git's",
       "ls -la", "", "rm x", "rm -f x", "rm --force x", 'rm "$f"', "rm x | sort -r", "rm x & ls -R",
-      "rm a && cp -r b c", "rm a\nls -R", "rm my-draft.md pre-r", "rmdir -r x", "./storm -rf /x",
+      "rm *.o && cp -r b c", "rm a\nls -R", "rm my-draft.md pre-r", "rmdir -r x", "./storm -rf /x",
       "docker run --rm -r x", "npm run rm-dist", "find . -exec rm {} + -print", "cp -r rm x",
-      'for f in *; do rm "$f"; done', 'bash -c "$CMD"', "echo 'open quote",
-      "git rm -r x", "cd x && git rm -rf y", "git ls-files -z | xargs -0 git rm -r --cached",
-      "sudo git rm -r x", "for f in a; do git rm -r $f; done", "(git rm -r x)"],
+      'for f in *; do rm "$f"; done', 'bash -c "$CMD"', "echo 'open quote", "sudo git rm -r x",
+      'git rm -r x && git commit -m "y"', "cd x && git rm -rf y", "git ls-files -z | xargs -0 git rm -r",
+      "for f in a; do git rm -r $f; done", "(git rm -r x)"],
     ["continue", "bash", "plain text that names literal paths below /tmp",
       "rm -rf /tmp/a", "rm -r //tmp///a", "rm -rf /tmp/./a/", "rm -rf /tmp/a/../b", "rm /tmp/a -fR",
       "rm -rf /tmp/../tmp/a", "rm -rf -- /tmp/a", "rm -rf /tmp/... /tmp/..a /tmp/b,c /tmp/ü",
       "/bin/rm -r /tmp/a", "rm --recursive /tmp/a &>log", "rm -rf /tmp/a 2>/dev/null || true",
-      "rm -r /tmp/a > log 2>&1; ls", "mkdir -p /tmp/a && rm -rf /tmp/a&&ls", "rm -rf /tmp/2>x"],
+      "rm -r /tmp/a > log 2>&1; ls", "rm -rf /tmp/a&&ls", "rm -rf /tmp/2>x", "rm -r /tmp/a 2>&-"],
     ["block", "bash", "plain text that names a path elsewhere",
       "rm -rf /", "rm -rf /tmp", "rm -rf /tmp/.", "rm -rf /tmp/a/..", "rm -rf /tmp/../home",
       "rm -rf /tmpfoo", "rm -r -f /var/tmp/x", "rm /home/a -rf", "/bin/rm -r /a", "rm -rf build /a",
       "rm -rf /tmp/ok /etc 2>/dev/null", "echo ok\nrm -rf /a", "true&rm -rf /a; y", "rm -rf -- /a",
-      "rm 2>&1 -rf /a", "rm >|log -rf /a", `rm -rf /tmp/${"a/".repeat(2048)}`],
+      "rm 2>&1 -rf /a", "rm >|log -rf /a", "rm -rf /tmp/a <&-/home/a", "rm -rf /tmp/a 2>& -/home/a",
+      `rm -rf /tmp/${"a/".repeat(2048)}`],
     ["confirm", "bash", "a path that is neither",
       "rm -rf", "rm -rf build", "rm -rf ./b /tmp/x", "cd /tmp/w && rm -rf build", "rm -rf ~/old",
       'rm -rf "$HOME"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]", "rm -rf /tmp/{a,b}",
@@ -222,19 +223,21 @@ describe("the guard", limit, () => {
       "rm -rf /tmp/a !x", "rm -rf /tmp/a\u00a0/b", "X=1 rm -rf /tmp/a", "./rm -rf /tmp/a"],
     ["confirm", "bash", "every spelling",
       "r'm' -r x", "\\rm -r x", "r\\m -r x", 'rm -"r"f x', "rm '-r' x", "$'rm' -r x", "rm \\\n-r x",
-      "r\\\nm -r x", "rm$IFS-r$IFS/x", "rm${IFS%?}-r x", "{rm,-r,x}", "rm\t-r\tx", "rm -vfR x",
-      "rm x -r", "rm --rec x", "rm$x -r y", "rm >log -r x", "/bin/rm -r x"],
+      "r\\\nm -r x", "rm$IFS-r$IFS/x", "rm${IFS%?}-r x", 'bash -c "r\\"\\"m\\$IFS-r x"', "{rm,-r,x}",
+      "rm\t-r\tx", "rm -vfR x", "rm x -r", "rm --rec x", "rm$x -r y", "rm >log -r x", "/bin/rm -r x",
+      "2>&-rm -r x", "rm <&---rec x", "su -c'rm -r x'", "bash -c $'rm\\u0020-r x'", "rm$IFS$9-r$IFS'x'",
+      "printf 'cd x\\nrm\\t-r y' | sh", "printf 'a\\012rm\\x09-r x' | sh", "echo -e 'rm\\0040-r x' | sh"],
     ["confirm", "bash", "whatever stands around it, or in between",
       "sudo rm -rf /a", "sudo -u git rm -rf /a", "docker exec git rm -rf /a", "flock l rm -r /a",
       "bash -c 'rm -rf /a'", 'sh -c "cd x; rm -r y"', "trap 'rm -r \"$d\"' EXIT", "xargs rm -rf",
       "find . -exec rm -rf {} +", "x $(rm -r y)", "x `rm -r y`", "cat <(rm -r y)", "(rm -r y)",
       "bash <<< 'rm -r y'", "sh <<E\nrm -r y\nE", "f() { rm -r y; }", "if x; then rm -r y; fi",
-      "! rm -r /a", "ls # rm -r y", 'git commit -m "no rm -rf"', "printf 'cd x\\nrm\\t-r y' | sh",
-      "rm 'a;b' -rf", 'rm "a|b" -r', "rm a\\;b -r", 'rm "$(cd x; pwd)" -r', "rm $(ls | head) -r",
-      "rm `a;b` -r", "bash -c \"rm 'a;b' -r\""],
+      "! rm -r /a", "ls # rm -r y", 'git commit -m "no rm -rf"', "(git\nrm -r y)", "x $(git; rm -r y)",
+      "# sudo git \\\nrm -r y", "printf '(git\\nrm -r y)' | sh", "rm 'a;b' -r", 'rm "$(x "a|b")" -r',
+      "rm a\\;b -r", "rm `a;b` -r", "rm !(a|b) -r", "rm ${x:-a;b} -r", "rm a$[1|2] -r"],
     ["block", "shell_send", "keystrokes, with the escapes that are decoded before they are typed",
       "rm -rf /a\n", "rm -rf /a\r", "ls\\nrm -r /a\\r", "rm\\x20-r\\x20/a\\n", "rm\\t-r /a\n",
-      "r\\x1bm -r /a", "\\x03rm -r /a", "r\\xffm -r /a", "\\x72m -r /a"],
+      "r\\x1bm -r /a", "r\\x0bm -\\x0cr /a", "\\x03rm -r /a", "r\\xffm -r /a", "\\x72m -r /a"],
     ["continue", "shell_send", "other keystrokes",
       "ls\n", "it's", "rm y\n", "rm\\x20-r\\x20/tmp/a\\n", "rm -r /tmp/a\r", "\\x03", "y", ""],
     ["confirm", "shell_send", "keystrokes with a backslash in what is typed",
@@ -699,7 +702,7 @@ describe("one source of truth", limit, () => {
     };
     assert.deepEqual(all, Object.fromEntries(Object.keys(all).map((place) => [place, say(pkg)])));
     assert.deepEqual([plugin.license, manifest.entry_point], [pkg.license, pkg.scripts.start]);
-    assert.deepEqual([manifest.entry_point, manifest.command], [`tsx ${main}`, "node"]);
+    assert.deepEqual([pkg.scripts.start, manifest.command], [`tsx ${main}`, "node"]);
     assert.equal(manifest.runtime, "process");
     assert.equal(manifest.protocol_version, protocol_version);
     assert.equal(manifest.extension_protocol_version, protocol_version);
@@ -739,12 +742,11 @@ describe("one source of truth", limit, () => {
   });
 
   it("holds the README's conversation", async (t) => {
-    const [, text] = /## The conversation[^`]*```\n([^`]*)\n```/.exec(read("README.md")) ?? [];
-    const messages = text?.split("\n").map((line) => JSON.parse(line)) ?? [];
+    const [, text = ""] = /## The conversation[^`]*```\n([^`]*)\n```/.exec(read("README.md")) ?? [];
+    const messages = text.split("\n").map((line) => JSON.parse(line));
     const { send, ended } = start(t);
     send(...messages.filter((_, i) => i % 2 === 0));
     const replies = messages.filter((_, i) => i % 2 === 1);
     assert.deepEqual(await ended(), { code: 0, signal: null, stderr: "", replies });
-    assert.ok(replies.length > 0, "the README's conversation, one message a line");
   });
 });
