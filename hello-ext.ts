@@ -299,10 +299,7 @@ async function serveChunk(chunk: Buffer): Promise<void> {
 async function main(): Promise<void> {
   process.exitCode = 1; // until everything asked is answered
   process.stderr.on("error", () => {}); // nobody reads: go on
-  process.stdout.on("error", (error) => {
-    log(messageOf(error)); // nobody reads: end
-    process.stdin.destroy();
-  });
+  process.stdout.on("error", (error) => process.stdin.destroy(error)); // nobody reads: end
   try {
     if (process.stdin.isTTY) throw new Error("is started by SynapsCLI; to see it work: npm test");
     for (let chunk; !isShutDown && (chunk = await readChunk()); ) await serveChunk(chunk);
@@ -315,6 +312,7 @@ async function main(): Promise<void> {
     setTimeout(() => send("", () => process.exit()), MAX_END_MS).unref();
   }
   if (!isShutDown) await Promise.all(working);
-  if (working.size === 0) send("", (error) => (process.exitCode = error ? 1 : 0));
+  if (working.size > 0) return;
+  send("", (error) => (error ? log(messageOf(error)) : (process.exitCode = 0)));
 }
 void main();

